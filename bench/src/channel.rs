@@ -1,0 +1,386 @@
+//! The messages by which the two ends agree, over a VI of their own.
+//!
+//! The measuring end asks and the answering end answers, one message each way
+//! at a time, so a few receive descriptors are always enough. Messages are JSON:
+//! they cross between rounds, never during one.
+
+use std::time::{Duration, Instant};
+
+use fcvi_frame::{Discriminator, NetAddress};
+use pmd_port::MacBytes;
+use serde::{Deserialize, Serialize};
+
+use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, is_flushed, status_text};
+use crate::error::{Error, Result};
+use crate::nic::Nic;
+use crate::plan::{Benchmark, Frames, Level, Test};
+
+/// Both ends must speak the same version of these messages.
+pub(crate) const VERSION: u32 = 1;
+
+/// The longest message.
+const MESSAGE_BYTES: u32 = 1024;
+
+/// Receive descriptors that wait for messages.
+const DESCRIPTORS: u32 = 4;
+
+/// How long an answer may take.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Empty looks at the queue between two readings of the clock.
+const LOOKS_PER_CLOCK: u32 = 256;
+
+/// A round on the raw port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RawRound {
+    /// What is measured.
+    pub(crate) benchmark: Benchmark,
+    /// The frames of one message.
+    pub(crate) frames: Frames,
+    /// Where answers go.
+    pub(crate) mac: MacBytes,
+}
+
+/// What the answering end saw of a round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    /// Messages that arrived whole.
+    pub(crate) delivered: u64,
+    /// Messages that arrived after the first reading of the clock.
+    pub(crate) timed: u64,
+    /// Time that these took.
+    pub(crate) elapsed_ns: u64,
+    /// Why the round ended early, if it did.
+    pub(crate) broken: Option<String>,
+}
+
+/// A message between the ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Message {
+    /// First word of the measuring end.
+    Hello { version: u32 },
+    /// Make an endpoint for a test and wait for its connection; `memory` is the asker's.
+    Open {
+        test: Test,
+        number: u32,
+        memory: RemoteMemory,
+    },
+    /// Begin a round of the open test.
+    Round,
+    /// The asker sent its last message of the round; so many were sent since the connection began.
+    Stop { sent: u64 },
+    /// Close the open test.
+    Close,
+    /// Open the raw port, if it is not, and tell of it.
+    RawOpen,
+    /// Begin a round on the raw port.
+    RawRound(RawRound),
+    /// The run is over.
+    Quit,
+    /// Done; nothing to tell.
+    Ready,
+    /// The endpoint of the test is made.
+    Opened { memory: RemoteMemory },
+    /// The raw port is open.
+    RawOpened {
+        mac: MacBytes,
+        max_frame_bytes: usize,
+    },
+    /// The round is over.
+    Finished(Seen),
+    /// It cannot be done.
+    Refused(String),
+}
+
+/// The address of the answering end's listener.
+pub(crate) fn discriminator(tag: &str, purpose: &str) -> Result<Discriminator> {
+    let text = format!("vibench {purpose} {tag}");
+    Discriminator::new(text.as_bytes())
+        .ok_or_else(|| Error::Usage(format!("`{text}` is too long for a discriminator")))
+}
+
+/// Asks for a connection until somebody waits there, within the time-out.
+///
+/// Nobody waits for the first moments, and a stack says so at once; asking
+/// again is what the interface leaves to programs.
+pub(crate) fn connect(
+    endpoint: &Endpoint,
+    local: &NetAddress,
+    remote: &NetAddress,
+    mut wanted: impl FnMut() -> Result<()>,
+) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let left = ANSWER_TIMEOUT.saturating_sub(start.elapsed());
+        match endpoint.request(local, remote, vipl::Timeout::After(left)) {
+            Ok(()) => return Ok(()),
+            Err(vipl::VipError::NoMatch | vipl::VipError::NotReachable) if !left.is_zero() => {
+                wanted()?;
+                std::thread::yield_now();
+            }
+            Err(error) => return Err(Error::call("VipConnectRequest", error)),
+        }
+    }
+}
+
+/// One end of the agreement.
+pub(crate) struct Channel {
+    endpoint: Endpoint,
+    next_send: u32,
+    sends_pending: u32,
+    arrived: Option<Arrived>,
+}
+
+/// A message that arrived and was not looked into.
+#[derive(Clone, Copy)]
+struct Arrived {
+    index: u32,
+    length_bytes: u32,
+}
+
+impl Channel {
+    /// An unconnected end whose receive descriptors wait already.
+    pub(crate) fn new(nic: &Nic) -> Result<Self> {
+        let mut endpoint = Endpoint::new(
+            nic,
+            &Shape {
+                level: Level::Rd,
+                send_descriptors: DESCRIPTORS,
+                send_buffers: DESCRIPTORS,
+                send_bytes: MESSAGE_BYTES,
+                recv_descriptors: DESCRIPTORS,
+                recv_buffers: DESCRIPTORS,
+                recv_bytes: MESSAGE_BYTES,
+            },
+        )?;
+        for index in 0..DESCRIPTORS {
+            endpoint.post_recv(index)?;
+        }
+        Ok(Self {
+            endpoint,
+            next_send: 0,
+            sends_pending: 0,
+            arrived: None,
+        })
+    }
+
+    /// The VI under it, for connecting.
+    pub(crate) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// Sends a message.
+    pub(crate) fn send(&mut self, message: &Message) -> Result<()> {
+        let bytes = serde_json::to_vec(message)
+            .map_err(|error| Error::io("a message to the other end", error.into()))?;
+        if bytes.len() > MESSAGE_BYTES as usize {
+            return Err(Error::Peer(format!(
+                "a message of {} bytes is too long to send",
+                bytes.len()
+            )));
+        }
+        self.reap_sends(DESCRIPTORS - 1)?;
+        let index = self.next_send;
+        self.endpoint.fill_send(index, &bytes);
+        self.endpoint.post_send(index, bytes.len() as u32)?;
+        self.next_send = (index + 1) % DESCRIPTORS;
+        self.sends_pending += 1;
+        self.reap_sends(0)
+    }
+
+    /// Waits until at most `pending` sends are under way.
+    fn reap_sends(&mut self, pending: u32) -> Result<()> {
+        let start = Instant::now();
+        while self.sends_pending > pending {
+            match self.endpoint.reap_send()? {
+                Reaped::Done { .. } => self.sends_pending -= 1,
+                Reaped::Failed { status, .. } => return Err(gone(status)),
+                Reaped::Nothing if start.elapsed() > ANSWER_TIMEOUT => {
+                    return Err(Error::Peer("takes no message".into()));
+                }
+                Reaped::Nothing => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a message is there; allocates nothing.
+    pub(crate) fn has_message(&mut self) -> Result<bool> {
+        if self.arrived.is_none() {
+            match self.endpoint.reap_recv()? {
+                Reaped::Nothing => {}
+                Reaped::Failed { status, .. } => return Err(gone(status)),
+                Reaped::Done {
+                    index,
+                    length_bytes,
+                } => {
+                    self.arrived = Some(Arrived {
+                        index,
+                        length_bytes,
+                    });
+                }
+            }
+        }
+        Ok(self.arrived.is_some())
+    }
+
+    /// Takes a message if one is there.
+    fn try_receive(&mut self) -> Result<Option<Message>> {
+        if !self.has_message()? {
+            return Ok(None);
+        }
+        let Some(arrived) = self.arrived.take() else {
+            return Ok(None);
+        };
+        let bytes = self.endpoint.copy_recv(arrived.index, arrived.length_bytes);
+        self.endpoint.post_recv(arrived.index)?;
+        serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(|error| Error::Peer(format!("said what is no message: {error}")))
+    }
+
+    /// Waits for a message; `wanted` is asked now and then and may end the wait.
+    pub(crate) fn receive(
+        &mut self,
+        timeout: Option<Duration>,
+        mut wanted: impl FnMut() -> Result<()>,
+    ) -> Result<Message> {
+        let start = Instant::now();
+        loop {
+            for _ in 0..LOOKS_PER_CLOCK {
+                if let Some(message) = self.try_receive()? {
+                    return Ok(message);
+                }
+            }
+            if timeout.is_some_and(|timeout| start.elapsed() > timeout) {
+                return Err(Error::Peer("does not answer".into()));
+            }
+            if !self.endpoint.is_connected()? {
+                return Err(Error::Broken("the other end is gone".into()));
+            }
+            wanted()?;
+        }
+    }
+
+    /// Takes the message that is there, which must be the asker's last word of a round.
+    pub(crate) fn take_stop(&mut self) -> Result<u64> {
+        match self.try_receive()? {
+            Some(Message::Stop { sent }) => Ok(sent),
+            Some(message) => Err(out_of_place(&message)),
+            None => Err(Error::Peer("said nothing".into())),
+        }
+    }
+
+    /// Waits for the asker's last word of a round.
+    pub(crate) fn wait_for_stop(&mut self) -> Result<u64> {
+        match self.receive(Some(ANSWER_TIMEOUT), || Ok(()))? {
+            Message::Stop { sent } => Ok(sent),
+            message => Err(out_of_place(&message)),
+        }
+    }
+
+    /// Asks, and waits for the answer; a refusal is an error.
+    pub(crate) fn ask(&mut self, message: &Message) -> Result<Message> {
+        self.send(message)?;
+        match self.receive(Some(ANSWER_TIMEOUT), || Ok(()))? {
+            Message::Refused(reason) => Err(Error::Peer(reason)),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Asks for something to which the answer is `Ready`.
+    pub(crate) fn tell(&mut self, message: &Message) -> Result<()> {
+        match self.ask(message)? {
+            Message::Ready => Ok(()),
+            answer => Err(out_of_place(&answer)),
+        }
+    }
+}
+
+/// The error for a message that has no place where it came.
+pub(crate) fn out_of_place(message: &Message) -> Error {
+    Error::Peer(format!("said {message:?}, which has no place here"))
+}
+
+#[cold]
+fn gone(status: u32) -> Error {
+    if is_flushed(status) {
+        Error::Broken("the other end is gone".into())
+    } else {
+        Error::Broken(status_text(status))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{MAX_SIZE_BYTES, Op};
+
+    #[test]
+    fn every_message_fits_and_comes_back() {
+        let test = Test::new(
+            Benchmark::Bandwidth,
+            Op::Write,
+            Level::Ud,
+            MAX_SIZE_BYTES,
+            256,
+            Some(1024),
+        )
+        .unwrap();
+        let memory = RemoteMemory {
+            handle: u32::MAX,
+            credit_address: u64::MAX,
+            recv_address: u64::MAX,
+            recv_stride_bytes: u64::MAX,
+        };
+        let round = RawRound {
+            benchmark: Benchmark::Bandwidth,
+            frames: Frames {
+                count: u32::MAX,
+                full_bytes: u32::MAX,
+                last_bytes: u32::MAX,
+            },
+            mac: [255; 6],
+        };
+        let seen = Seen {
+            delivered: u64::MAX,
+            timed: u64::MAX,
+            elapsed_ns: u64::MAX,
+            broken: Some("descriptor: ".repeat(8)),
+        };
+        for message in [
+            Message::Hello { version: u32::MAX },
+            Message::Open {
+                test,
+                number: u32::MAX,
+                memory,
+            },
+            Message::Round,
+            Message::Stop { sent: u64::MAX },
+            Message::Close,
+            Message::RawOpen,
+            Message::RawRound(round),
+            Message::Quit,
+            Message::Ready,
+            Message::Opened { memory },
+            Message::RawOpened {
+                mac: [255; 6],
+                max_frame_bytes: usize::MAX,
+            },
+            Message::Finished(seen),
+            Message::Refused("no".into()),
+        ] {
+            let bytes = serde_json::to_vec(&message).unwrap();
+            assert!(bytes.len() <= MESSAGE_BYTES as usize, "{message:?}");
+            let back: Message = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(back, message);
+        }
+    }
+
+    #[test]
+    fn discriminators_fit() {
+        let process = u32::MAX.to_string();
+        assert!(discriminator(&process, "data 999999 from").is_ok());
+        assert!(discriminator(&"x".repeat(64), "control").is_err());
+    }
+}

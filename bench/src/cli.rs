@@ -1,0 +1,337 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::error::{Error, Result};
+use crate::plan::{Benchmark, Level, MAX_SIZE_BYTES, Op, Test};
+
+/// Latency, bandwidth and message rate of the stack, beside the raw port that
+/// carries it.
+///
+/// With no further option both ends are two processes of this host, each on a
+/// core of its own, on a shared-memory segment that nobody else uses.
+#[derive(Debug, Parser)]
+#[command(name = "vibench", version, about)]
+pub struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Half of the round trip with one message in flight (default: 8 bytes).
+    Latency(Options),
+    /// Bytes delivered in a second, large messages one way (default: 64 KiB).
+    Bandwidth(Options),
+    /// Messages delivered in a second, small messages one way (default: 64 bytes).
+    Rate(Options),
+    /// The second process of a run: answers the one that started it.
+    #[command(hide = true)]
+    Answer(AnswerOptions),
+}
+
+/// Options of a measurement.
+#[derive(Clone, Debug, Args)]
+pub struct Options {
+    /// How a message travels.
+    #[arg(long, value_enum, default_value_t = Op::Send)]
+    pub op: Op,
+    /// Unreliable or Reliable Delivery.
+    #[arg(long, value_enum, default_value_t = Level::Rd)]
+    pub level: Level,
+    /// Bytes of one message; several with commas; K and M stand for 1024 and 1024 times that.
+    #[arg(long, value_delimiter = ',', value_parser = parse_size, value_name = "BYTES")]
+    pub size: Vec<u32>,
+    /// Seconds that each size is measured, in all rounds together.
+    #[arg(long, default_value = "3", value_parser = parse_seconds)]
+    pub seconds: Duration,
+    /// Seconds of the same traffic before the measurement.
+    #[arg(long, default_value = "0.2", value_parser = parse_seconds)]
+    pub warmup: Duration,
+    /// Stop each round of a latency test after so many round trips, of others after so many messages.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub messages: Option<u64>,
+    /// Rounds of each measurement; the raw control has as many, in turn.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Messages that are posted, and then reaped, in one go (rate and bandwidth).
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub batch: u32,
+    /// Messages in flight, at most [default: four batches, 32 or more].
+    #[arg(long)]
+    pub window: Option<u32>,
+    /// Do not measure the raw port.
+    #[arg(long)]
+    pub no_control: bool,
+    /// Configuration of the NIC (TOML).
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The NIC of the configuration to open.
+    #[arg(long, value_name = "NAME", default_value = "VINIC0")]
+    pub device: String,
+    /// Write every result to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The cores of the measuring and the answering end.
+    #[arg(long, value_name = "A,B", value_parser = parse_cores)]
+    pub cores: Option<Cores>,
+    /// Answer another host until interrupted; what is measured is its choice.
+    #[arg(long, conflicts_with_all = ["connect", "json"])]
+    pub listen: bool,
+    /// Measure against the program that listens on this host.
+    #[arg(long, value_name = "HOST")]
+    pub connect: Option<String>,
+}
+
+/// Options of the process that answers.
+#[derive(Clone, Debug, Args)]
+pub struct AnswerOptions {
+    /// The segment of the run when there is no configuration.
+    #[arg(long)]
+    pub segment: Option<String>,
+    /// Configuration of the NIC.
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// The NIC of the configuration to open.
+    #[arg(long)]
+    pub device: String,
+    /// Tells apart the runs on one host.
+    #[arg(long)]
+    pub tag: String,
+    /// The core to stay on.
+    #[arg(long)]
+    pub core: Option<usize>,
+}
+
+/// Two cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// The core of the measuring end.
+    pub near: usize,
+    /// The core of the answering end.
+    pub far: usize,
+}
+
+impl Options {
+    /// The tests that the command line asks for, in its order.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for a test that cannot be.
+    pub fn tests(&self, benchmark: Benchmark) -> Result<Vec<Test>> {
+        let usual: &[u32] = match benchmark {
+            Benchmark::Latency => &[8],
+            Benchmark::Bandwidth => &[65536],
+            Benchmark::Rate => &[64],
+        };
+        let sizes = if self.size.is_empty() {
+            usual
+        } else {
+            &self.size
+        };
+        sizes
+            .iter()
+            .map(|&size| {
+                Test::new(
+                    benchmark,
+                    self.op,
+                    self.level,
+                    size,
+                    self.batch,
+                    self.window,
+                )
+            })
+            .collect()
+    }
+
+    /// How long one round lasts.
+    pub fn round(&self) -> Duration {
+        self.seconds / self.rounds
+    }
+}
+
+fn parse_size(text: &str) -> core::result::Result<u32, String> {
+    let (digits, unit_bytes) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1 << 10),
+        None => match text.strip_suffix(['m', 'M']) {
+            Some(digits) => (digits, 1 << 20),
+            None => (text, 1),
+        },
+    };
+    digits
+        .parse::<u32>()
+        .ok()
+        .and_then(|number| number.checked_mul(unit_bytes))
+        .filter(|&bytes| bytes <= MAX_SIZE_BYTES)
+        .ok_or_else(|| format!("`{text}` is not a size up to 1024M"))
+}
+
+fn parse_seconds(text: &str) -> core::result::Result<Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|seconds| (0.0..=86_400.0).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| format!("`{text}` is not a number of seconds from 0 to 86400"))
+}
+
+fn parse_cores(text: &str) -> core::result::Result<Cores, String> {
+    let (near, far) = text
+        .split_once(',')
+        .ok_or_else(|| format!("`{text}` is not two cores with a comma"))?;
+    let core = |number: &str| {
+        number
+            .trim()
+            .parse::<usize>()
+            .map_err(|_| format!("`{number}` is not a core"))
+    };
+    Ok(Cores {
+        near: core(near)?,
+        far: core(far)?,
+    })
+}
+
+impl AnswerOptions {
+    /// The arguments that say the same to a new process.
+    pub fn to_arguments(&self) -> Vec<String> {
+        let mut arguments = vec!["answer".to_owned()];
+        let mut add = |name: &str, value: String| {
+            arguments.push(format!("--{name}"));
+            arguments.push(value);
+        };
+        add("device", self.device.clone());
+        add("tag", self.tag.clone());
+        if let Some(segment) = &self.segment {
+            add("segment", segment.clone());
+        }
+        if let Some(core) = self.core {
+            add("core", core.to_string());
+        }
+        arguments
+    }
+}
+
+/// Refuses options that contradict each other and clap cannot see.
+///
+/// # Errors
+/// [`Error::Usage`].
+pub fn check(options: &Options) -> Result<()> {
+    if (options.listen || options.connect.is_some()) && options.config.is_none() {
+        return Err(Error::Usage(
+            "two hosts need a configuration with the port between them: add --config FILE".into(),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn parse(line: &str) -> core::result::Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    fn options(line: &str) -> Options {
+        match parse(line).unwrap().command {
+            Command::Latency(options) | Command::Bandwidth(options) | Command::Rate(options) => {
+                options
+            }
+            Command::Answer(_) => panic!("{line} is no measurement"),
+        }
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usual_values() {
+        let options = options("vibench latency");
+        assert_eq!((options.op, options.level), (Op::Send, Level::Rd));
+        assert_eq!(options.seconds, Duration::from_secs(3));
+        assert_eq!(options.batch, 16);
+        assert!(options.cores.is_none());
+        assert_eq!(options.tests(Benchmark::Latency).unwrap()[0].size_bytes, 8);
+        assert_eq!(options.tests(Benchmark::Rate).unwrap()[0].size_bytes, 64);
+        assert_eq!(
+            options.tests(Benchmark::Bandwidth).unwrap()[0].size_bytes,
+            65536
+        );
+    }
+
+    #[test]
+    fn every_option() {
+        let options = options(
+            "vibench rate --op write --level ud --size 8,4k,1M --seconds 1.5 --warmup 0 \
+             --batch 4 --window 128 --cores 0,1 --json out.json --rounds 3 --messages 10 \
+             --config a.toml --device VINIC1 --no-control",
+        );
+        assert_eq!((options.op, options.level), (Op::Write, Level::Ud));
+        assert_eq!(options.size, [8, 4096, 1 << 20]);
+        assert_eq!(options.round(), Duration::from_millis(500));
+        assert_eq!(options.warmup, Duration::ZERO);
+        assert_eq!(options.cores, Some(Cores { near: 0, far: 1 }));
+        assert_eq!(options.messages, Some(10));
+        assert!(options.no_control);
+        let tests = options.tests(Benchmark::Rate).unwrap();
+        assert_eq!(tests.len(), 3);
+        assert!(tests.iter().all(|t| t.batch == 4 && t.window == 128));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for line in [
+            "vibench",
+            "vibench latency --size -1",
+            "vibench latency --size 8x",
+            "vibench latency --size 2048M",
+            "vibench latency --seconds nan",
+            "vibench latency --seconds -1",
+            "vibench latency --cores 1",
+            "vibench latency --cores 0,x",
+            "vibench rate --batch 0",
+            "vibench rate --rounds 0",
+            "vibench rate --level rr",
+            "vibench rate --op read",
+            "vibench rate --messages 0",
+            "vibench rate --listen --connect there",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn two_hosts_need_a_configuration() {
+        assert!(check(&options("vibench rate --listen")).is_err());
+        assert!(check(&options("vibench rate --connect there")).is_err());
+        assert!(check(&options("vibench rate --connect there --config x")).is_ok());
+        assert!(check(&options("vibench rate")).is_ok());
+    }
+
+    #[test]
+    fn the_second_process_understands_the_first() {
+        let told = AnswerOptions {
+            segment: Some("vibench-7".into()),
+            config: None,
+            device: "VINIC0".into(),
+            tag: "7".into(),
+            core: Some(1),
+        };
+        let mut line = vec!["vibench".to_owned()];
+        line.extend(told.to_arguments());
+        let Command::Answer(heard) = Cli::try_parse_from(line).unwrap().command else {
+            panic!("not understood as the second process");
+        };
+        assert_eq!(heard.segment, told.segment);
+        assert_eq!(heard.tag, told.tag);
+        assert_eq!(heard.core, told.core);
+        assert_eq!(heard.device, told.device);
+    }
+}

@@ -1,0 +1,487 @@
+//! A VI with its descriptors and buffers in registered memory.
+//!
+//! This is the way of a C program: descriptors are laid out by hand in memory
+//! that was registered once, posted by address, and found again by address when
+//! they are done. All `unsafe` of the program stands here.
+//!
+//! Memory of an [`Endpoint`], in this order, each part on cache lines of its own:
+//!
+//! | part | size |
+//! | --- | --- |
+//! | credit word, written by the peer | 64 |
+//! | send descriptors | 64 each |
+//! | receive descriptors | 64 each |
+//! | send buffers | `send_stride` each |
+//! | receive buffers, written by the peer's sends or RDMA writes | `recv_stride` each |
+
+mod parts;
+
+use core::ptr::NonNull;
+use std::alloc::Layout;
+
+use fcvi_frame::NetAddress;
+use pmd::descriptor::{
+    AddressSegment, ControlSegment, DataSegment, RawDescriptor, control, status,
+};
+use vipl::provider;
+use vipl::{
+    ConnHandle, Done, MemAttributes, MemoryHandle, NicHandle, Timeout, ViAttributes, ViHandle,
+    ViState, VipError,
+};
+
+use crate::error::{Error, Result};
+use crate::nic::Nic;
+use crate::sync::{AtomicU8, AtomicU64, Ordering};
+
+pub use parts::{Reaped, RemoteMemory, Shape, Target, is_flushed, mark_of, status_text};
+
+use parts::is_whole_words;
+
+/// One cache line; also the alignment of descriptors.
+const LINE_BYTES: usize = 64;
+
+/// Memory is allocated and registered in whole pages.
+const PAGE_BYTES: usize = 4096;
+
+const NO_SEGMENT: DataSegment = DataSegment {
+    address: 0,
+    handle: 0,
+    length: 0,
+};
+
+const _: () = assert!(size_of::<RawDescriptor>() == LINE_BYTES);
+
+/// Zeroed pages that are registered while they live.
+struct Memory {
+    base: NonNull<u8>,
+    layout: Layout,
+    nic: NicHandle,
+    handle: MemoryHandle,
+}
+
+impl Memory {
+    fn new(nic: &Nic, bytes: usize) -> Result<Self> {
+        let layout = Layout::from_size_align(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES)
+            .map_err(|_| Error::Usage("the buffers are larger than memory can be".into()))?;
+        // SAFETY: the layout is not of size zero: every endpoint has a credit line.
+        let raw = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(raw)
+            .ok_or_else(|| Error::Usage(format!("no memory for {bytes} bytes of buffers")))?;
+        let attributes = MemAttributes {
+            ptag: Some(nic.ptag()),
+            rdma_write: true,
+            rdma_read: false,
+        };
+        let address = base.as_ptr() as u64;
+        // SAFETY: the pages are ours, and stay until `Memory` is dropped, which
+        // takes the registration back first.
+        let registered = unsafe {
+            provider::register_mem(nic.handle(), address, layout.size() as u64, &attributes)
+        };
+        match registered {
+            Ok(handle) => Ok(Self {
+                base,
+                layout,
+                nic: nic.handle(),
+                handle,
+            }),
+            Err(error) => {
+                let error = Error::call("VipRegisterMem", error);
+                // SAFETY: allocated above with the same layout; nobody knows the address.
+                unsafe { std::alloc::dealloc(raw, layout) };
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let address = self.base.as_ptr() as u64;
+        // Memory that is still registered may still be written: it is kept.
+        if provider::deregister_mem(self.nic, address, self.handle).is_ok() {
+            // SAFETY: allocated by `new` with this layout; no longer registered,
+            // so the stack does not touch it, and no endpoint outlives it.
+            unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+        }
+    }
+}
+
+/// A VI with its descriptors and buffers.
+pub struct Endpoint {
+    vi: ViHandle,
+    memory: Memory,
+    shape: Shape,
+    send_descriptors: usize,
+    recv_descriptors: usize,
+    send_buffers: usize,
+    recv_buffers: usize,
+    send_stride: usize,
+    recv_stride: usize,
+}
+
+impl Endpoint {
+    /// Creates the VI and registers its memory; no descriptor is posted yet.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the call that failed.
+    pub fn new(nic: &Nic, shape: &Shape) -> Result<Self> {
+        let stride = |bytes: u32| {
+            (bytes as usize)
+                .next_multiple_of(LINE_BYTES)
+                .max(LINE_BYTES)
+        };
+        let (send_stride, recv_stride) = (stride(shape.send_bytes), stride(shape.recv_bytes));
+        let send_descriptors = LINE_BYTES;
+        let recv_descriptors = send_descriptors + shape.send_descriptors as usize * LINE_BYTES;
+        let send_buffers = recv_descriptors + shape.recv_descriptors as usize * LINE_BYTES;
+        let recv_buffers = send_buffers + shape.send_buffers as usize * send_stride;
+        let total = recv_buffers + shape.recv_buffers as usize * recv_stride;
+        let memory = Memory::new(nic, total)?;
+        let attributes = ViAttributes {
+            reliability: shape.level.bits(),
+            max_transfer_bytes: u64::from(shape.send_bytes.max(shape.recv_bytes)).max(64 * 1024),
+            qos: 0,
+            ptag: Some(nic.ptag()),
+            rdma_write: true,
+            rdma_read: false,
+        };
+        let vi = provider::create_vi(nic.handle(), &attributes, None, None)
+            .map_err(|error| Error::call("VipCreateVi", error))?;
+        Ok(Self {
+            vi,
+            memory,
+            shape: *shape,
+            send_descriptors,
+            recv_descriptors,
+            send_buffers,
+            recv_buffers,
+            send_stride,
+            recv_stride,
+        })
+    }
+
+    /// Asks the other end for a connection.
+    ///
+    /// # Errors
+    /// The stack's answer: [`VipError::NoMatch`] while nobody waits there.
+    pub fn request(
+        &self,
+        local: &NetAddress,
+        remote: &NetAddress,
+        timeout: Timeout,
+    ) -> core::result::Result<(), VipError> {
+        provider::connect_request(self.vi, local, remote, timeout).map(|_| ())
+    }
+
+    /// Takes the connection that somebody asked for.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when it came to nothing.
+    pub fn accept(&self, conn: ConnHandle) -> Result<()> {
+        provider::connect_accept(conn, self.vi)
+            .map_err(|error| Error::call("VipConnectAccept", error))
+    }
+
+    /// Ends the connection; what is posted is flushed.
+    pub fn disconnect(&self) -> Result<()> {
+        provider::disconnect(self.vi).map_err(|error| Error::call("VipDisconnect", error))
+    }
+
+    /// Whether the connection stands.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the VI is not known any more.
+    pub fn is_connected(&self) -> Result<bool> {
+        provider::query_vi(self.vi)
+            .map(|info| info.state == ViState::Connected)
+            .map_err(|error| Error::call("VipQueryVi", error))
+    }
+
+    /// What the peer must know to write here.
+    pub fn remote_memory(&self) -> RemoteMemory {
+        let base = self.memory.base.as_ptr() as u64;
+        RemoteMemory {
+            handle: self.memory.handle.0,
+            credit_address: base,
+            recv_address: base + self.recv_buffers as u64,
+            recv_stride_bytes: self.recv_stride as u64,
+        }
+    }
+
+    /// Posts receive descriptor `index` with its whole buffer.
+    ///
+    /// The caller posts a descriptor again only after it was reaped.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the VI is not known any more.
+    #[inline]
+    pub fn post_recv(&mut self, index: u32) -> Result<()> {
+        let buffer = self.recv_buffer(index);
+        let bytes = self.shape.recv_bytes;
+        let descriptor = RawDescriptor {
+            control: control_segment(control::OP_SEND_RECV, 1, bytes, 0),
+            segments: [self.local(buffer, bytes), NO_SEGMENT],
+        };
+        let place = self.recv_descriptors + index as usize * LINE_BYTES;
+        assert!(index < self.shape.recv_descriptors);
+        let at = self.fill(place, descriptor);
+        // SAFETY: the descriptor and its buffer lie in registered memory of the
+        // VI's tag, which lives until the VI is destroyed; it is not posted
+        // twice at once (this function's contract).
+        unsafe { provider::post_recv(self.vi, at, self.memory.handle) }
+            .map_err(|error| Error::call("VipPostRecv", error))
+    }
+
+    /// Sends the first `bytes` bytes of the buffer of send descriptor `index`.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the VI is not known any more.
+    #[inline]
+    pub fn post_send(&mut self, index: u32, bytes: u32) -> Result<()> {
+        let buffer = self.send_buffer(index);
+        let descriptor = RawDescriptor {
+            control: control_segment(control::OP_SEND_RECV, 1, bytes, 0),
+            segments: [self.local(buffer, bytes), NO_SEGMENT],
+        };
+        self.post(index, bytes, descriptor)
+    }
+
+    /// Writes the first `bytes` bytes of the buffer of send descriptor `index`
+    /// into the peer's memory.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the VI is not known any more.
+    #[inline]
+    pub fn post_write(
+        &mut self,
+        index: u32,
+        bytes: u32,
+        target: Target,
+        immediate: Option<u32>,
+    ) -> Result<()> {
+        let buffer = self.send_buffer(index);
+        let remote = AddressSegment {
+            address: target.address,
+            handle: target.handle,
+            reserved: 0,
+        };
+        let flags = match immediate {
+            Some(_) => control::OP_RDMA_WRITE | control::IMMEDIATE,
+            None => control::OP_RDMA_WRITE,
+        };
+        let descriptor = RawDescriptor {
+            control: control_segment(flags, 2, bytes, immediate.unwrap_or(0)),
+            segments: [remote.into(), self.local(buffer, bytes)],
+        };
+        self.post(index, bytes, descriptor)
+    }
+
+    #[inline]
+    fn post(&mut self, index: u32, bytes: u32, descriptor: RawDescriptor) -> Result<()> {
+        assert!(index < self.shape.send_descriptors && bytes <= self.shape.send_bytes);
+        let at = self.fill(
+            self.send_descriptors + index as usize * LINE_BYTES,
+            descriptor,
+        );
+        // SAFETY: the descriptor and its buffer lie in registered memory of the
+        // VI's tag, which lives until the VI is destroyed; callers reap a
+        // descriptor before they post it again.
+        unsafe { provider::post_send(self.vi, at, self.memory.handle) }
+            .map_err(|error| Error::call("VipPostSend", error))
+    }
+
+    /// Looks at the send queue; the call also moves the NIC on.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the VI is not known any more.
+    #[inline]
+    pub fn reap_send(&mut self) -> Result<Reaped> {
+        let done =
+            provider::send_done(self.vi).map_err(|error| Error::call("VipSendDone", error))?;
+        Ok(self.reaped(done, self.send_descriptors))
+    }
+
+    /// Looks at the receive queue; the call also moves the NIC on.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the VI is not known any more.
+    #[inline]
+    pub fn reap_recv(&mut self) -> Result<Reaped> {
+        let done =
+            provider::recv_done(self.vi).map_err(|error| Error::call("VipRecvDone", error))?;
+        Ok(self.reaped(done, self.recv_descriptors))
+    }
+
+    #[inline]
+    fn reaped(&self, done: Done, first: usize) -> Reaped {
+        let Done::Completed { descriptor, status } = done else {
+            return Reaped::Nothing;
+        };
+        let offset = descriptor as usize - (self.memory.base.as_ptr() as usize + first);
+        let index = (offset / LINE_BYTES) as u32;
+        if status & status::ERROR_MASK != 0 {
+            return Reaped::Failed { index, status };
+        }
+        let at = self.at(first + index as usize * LINE_BYTES, LINE_BYTES);
+        // SAFETY: `at` checked the range; the place was filled when the
+        // descriptor was posted, and the stack gave it back.
+        let length_bytes = unsafe { at.cast::<RawDescriptor>().as_ref() }
+            .control
+            .length;
+        Reaped::Done {
+            index,
+            length_bytes,
+        }
+    }
+
+    /// Takes everything back that is done or flushed; `true` when a queue gave something.
+    pub fn drain(&mut self) -> Result<bool> {
+        let mut any = false;
+        while self.reap_send()? != Reaped::Nothing {
+            any = true;
+        }
+        while self.reap_recv()? != Reaped::Nothing {
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Puts a mark at the end of a send buffer: the last word of a message that
+    /// is whole words, else the last byte.
+    #[inline]
+    pub fn stamp(&mut self, index: u32, bytes: u32, mark: u64) {
+        if bytes == 0 {
+            return;
+        }
+        let end = self.send_buffer(index) + bytes as usize;
+        // Relaxed: the stack takes the bytes after the post, in this thread.
+        if is_whole_words(bytes) {
+            self.word(end - 8).store(mark, Ordering::Relaxed);
+        } else {
+            self.byte(end - 1).store(mark as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// The mark at the end of a message in a receive buffer.
+    #[inline]
+    pub fn mark(&self, index: u32, bytes: u32) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
+        let end = self.recv_buffer(index) + bytes as usize;
+        // Acquire: pairs with the store by which the stack makes the last bytes
+        // of a message visible; the message before them is then whole.
+        if is_whole_words(bytes) {
+            self.word(end - 8).load(Ordering::Acquire)
+        } else {
+            u64::from(self.byte(end - 1).load(Ordering::Acquire))
+        }
+    }
+
+    /// How many messages the peer has consumed since the connection began.
+    #[inline]
+    pub fn credit(&self) -> u64 {
+        // Acquire: pairs with the store by which the stack places the peer's
+        // write; the receives that it tells of were posted before.
+        self.word(0).load(Ordering::Acquire)
+    }
+
+    /// Copies bytes into a send buffer, from its beginning.
+    pub fn fill_send(&mut self, index: u32, bytes: &[u8]) {
+        let at = self.at(self.send_buffer(index), bytes.len());
+        assert!(bytes.len() <= self.shape.send_bytes as usize);
+        // SAFETY: `at` checked the range; the buffer is ours while its
+        // descriptor is not posted, and `bytes` cannot lie in it.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) }
+    }
+
+    /// Copies a received message out of its buffer.
+    pub fn copy_recv(&self, index: u32, length_bytes: u32) -> Vec<u8> {
+        let length = (length_bytes as usize).min(self.shape.recv_bytes as usize);
+        let at = self.at(self.recv_buffer(index), length);
+        let mut bytes = vec![0; length];
+        // SAFETY: `at` checked the range, the vector is as long; the receive
+        // descriptor was reaped, so the stack writes there no more.
+        unsafe { core::ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr(), length) }
+        bytes
+    }
+
+    #[inline]
+    fn send_buffer(&self, index: u32) -> usize {
+        self.send_buffers + (index % self.shape.send_buffers) as usize * self.send_stride
+    }
+
+    #[inline]
+    fn recv_buffer(&self, index: u32) -> usize {
+        self.recv_buffers + (index % self.shape.recv_buffers) as usize * self.recv_stride
+    }
+
+    #[inline]
+    fn local(&self, offset: usize, bytes: u32) -> DataSegment {
+        DataSegment {
+            address: self.memory.base.as_ptr() as u64 + offset as u64,
+            handle: self.memory.handle.0,
+            length: bytes,
+        }
+    }
+
+    #[inline]
+    fn fill(&mut self, offset: usize, descriptor: RawDescriptor) -> *mut RawDescriptor {
+        let at = self.at(offset, LINE_BYTES).cast::<RawDescriptor>();
+        // SAFETY: `at` checked the range; descriptors start on lines, so the
+        // place is aligned, and it is ours until it is posted.
+        unsafe { at.write(descriptor) };
+        at.as_ptr()
+    }
+
+    #[inline]
+    fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
+        assert!(offset + bytes <= self.memory.layout.size());
+        // SAFETY: the range lies within the allocation.
+        unsafe { self.memory.base.add(offset) }
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        let at = self.at(offset, 8).as_ptr().cast::<u64>();
+        assert!(at.is_aligned());
+        // SAFETY: in range and aligned; the stack writes aligned words whole,
+        // and this program touches these bytes only through atomics while the
+        // peer may write them.
+        unsafe { AtomicU64::from_ptr(at) }
+    }
+
+    #[inline]
+    fn byte(&self, offset: usize) -> &AtomicU8 {
+        let at = self.at(offset, 1).as_ptr();
+        // SAFETY: in range; a byte is always aligned, and is touched only
+        // through atomics while the peer may write it.
+        unsafe { AtomicU8::from_ptr(at) }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        // Errors here leave nothing to do: closing the NIC releases what stays.
+        if self.disconnect().is_ok() && self.drain().is_ok() {
+            let _ = provider::destroy_vi(self.vi);
+        }
+    }
+}
+
+#[inline]
+fn control_segment(
+    flags: u16,
+    segment_count: u16,
+    length: u32,
+    immediate_data: u32,
+) -> ControlSegment {
+    ControlSegment {
+        segment_count,
+        control: flags,
+        immediate_data,
+        length,
+        ..ControlSegment::default()
+    }
+}

@@ -1,0 +1,59 @@
+//! `vibench`: latency, bandwidth and message rate between two ends, and beside
+//! each figure the raw port that carried it, measured in the same run.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | [`cli`] | the command line |
+//! | [`plan`] | what one test is: benchmark, operation, level, size, batch, window |
+//! | [`nic`] | which NIC is opened, and which raw port stands beside it |
+//! | [`endpoint`] | a VI with its descriptors and buffers in registered memory; the one room with `unsafe` |
+//! | `channel` | the messages by which the two ends agree, over a VI of their own |
+//! | `latency` | one message in flight, there and back |
+//! | `stream` | messages one way: rate and bandwidth |
+//! | `control` | the same traffic as frames of a raw port, with no protocol |
+//! | `driver`, `server` | the end that measures and reports; the end that answers |
+//! | `tally` | the rounds of one side, added up |
+//! | [`report`] | the table and the JSON file |
+//! | `process` | the second process, cores, signals |
+//! | `sync` | the crate's one door to atomics |
+
+pub mod cli;
+pub mod endpoint;
+pub mod error;
+pub mod nic;
+pub mod plan;
+pub mod report;
+
+mod channel;
+mod control;
+mod driver;
+mod latency;
+mod process;
+mod server;
+mod stream;
+mod sync;
+mod tally;
+
+use std::process::ExitCode;
+
+pub use error::{Error, Result};
+
+/// Runs the program and says on standard error what went wrong, if anything did.
+///
+/// A connection that broke on a port that loses frames is a result, not a
+/// failure: it stands in the table and in the JSON file.
+pub fn run(cli: cli::Cli) -> ExitCode {
+    let outcome = match cli.command {
+        cli::Command::Latency(options) => driver::run(plan::Benchmark::Latency, &options),
+        cli::Command::Bandwidth(options) => driver::run(plan::Benchmark::Bandwidth, &options),
+        cli::Command::Rate(options) => driver::run(plan::Benchmark::Rate, &options),
+        cli::Command::Answer(options) => server::answer_parent(&options),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vibench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

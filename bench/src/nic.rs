@@ -1,0 +1,215 @@
+//! Which NIC is opened, and which raw port stands beside it.
+
+use std::path::{Path, PathBuf};
+
+use fcvi_frame::{Discriminator, HostAddress, NetAddress};
+use pmd::config::{Config, NicConfig, PortKind};
+use pmd_port::Port;
+use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
+use pmd_port::shm::{ShmConfig, ShmPort};
+use vipl::{NicAttributes, NicHandle, PtagHandle, provider};
+
+use crate::control::ETHERTYPE;
+use crate::error::{Error, Result};
+
+/// What the command line says about the NIC.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// Configuration file, or `None` for a shared-memory segment of the run.
+    pub config: Option<PathBuf>,
+    /// The NIC's name in the configuration.
+    pub device: String,
+    /// The segment when there is no configuration.
+    pub segment: Option<String>,
+}
+
+impl Selection {
+    /// The configuration that this selects.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] with what the file does not say.
+    pub fn load(&self) -> Result<NicConfig> {
+        match (&self.config, &self.segment) {
+            (Some(path), _) => from_file(path, &self.device),
+            (None, Some(segment)) => Ok(private_segment(segment)),
+            (None, None) => Err(Error::Usage(
+                "neither a configuration nor a segment is named".into(),
+            )),
+        }
+    }
+}
+
+/// An open NIC with the one protection tag that the program uses.
+pub struct Nic {
+    handle: NicHandle,
+    ptag: PtagHandle,
+    attributes: NicAttributes,
+}
+
+impl Nic {
+    /// Opens the NIC.
+    ///
+    /// # Errors
+    /// [`Error::Call`] with the call that failed.
+    pub fn open(config: &NicConfig) -> Result<Self> {
+        let handle =
+            provider::open_nic_with(config).map_err(|error| Error::call("VipOpenNic", error))?;
+        let rest = provider::create_ptag(handle)
+            .map_err(|error| Error::call("VipCreatePtag", error))
+            .and_then(|ptag| {
+                provider::query_nic(handle)
+                    .map(|attributes| (ptag, attributes))
+                    .map_err(|error| Error::call("VipQueryNic", error))
+            });
+        match rest {
+            Ok((ptag, attributes)) => Ok(Self {
+                handle,
+                ptag,
+                attributes,
+            }),
+            Err(error) => {
+                // The first error is the one to tell.
+                let _ = provider::close_nic(handle);
+                Err(error)
+            }
+        }
+    }
+
+    /// The handle.
+    pub fn handle(&self) -> NicHandle {
+        self.handle
+    }
+
+    /// The tag of everything that the program registers.
+    pub fn ptag(&self) -> PtagHandle {
+        self.ptag
+    }
+
+    /// An address of this host.
+    pub fn local(&self, discriminator: Discriminator) -> NetAddress {
+        NetAddress {
+            host: HostAddress(*self.attributes.local_nic_address),
+            discriminator,
+        }
+    }
+
+    /// An address of another host, by name.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the name is not known.
+    pub fn remote(&self, host: &str, discriminator: Discriminator) -> Result<NetAddress> {
+        provider::ns_init(self.handle, None).map_err(|error| Error::call("VipNSInit", error))?;
+        let host = provider::ns_get_host_by_name(self.handle, host, 0)
+            .map_err(|error| Error::call("VipNSGetHostByName", error))?;
+        Ok(NetAddress {
+            host,
+            discriminator,
+        })
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        // Nothing is left to do if the NIC is not open any more.
+        let _ = provider::close_nic(self.handle);
+    }
+}
+
+fn from_file(path: &Path, device: &str) -> Result<NicConfig> {
+    let config = Config::read(path).map_err(|error| Error::Usage(error.to_string()))?;
+    config
+        .nic(device)
+        .cloned()
+        .ok_or_else(|| Error::Usage(format!("{}: has no NIC `{device}`", path.display())))
+}
+
+fn private_segment(segment: &str) -> NicConfig {
+    NicConfig {
+        name: "VINIC0".into(),
+        port: PortKind::Shm,
+        segment: segment.into(),
+        ..NicConfig::default()
+    }
+}
+
+/// The driver's name of a configuration's port, as results give it.
+pub fn port_name(config: &NicConfig) -> &'static str {
+    match config.port {
+        PortKind::Shm => "shm",
+        PortKind::AfPacket => "af_packet",
+    }
+}
+
+/// Opens a port of the same kind beside the NIC's own, for the raw control:
+/// another segment, or another station on the same interface.
+///
+/// # Errors
+/// [`Error::Port`] with the driver's reason.
+pub fn open_raw_port(config: &NicConfig, is_near: bool) -> Result<Box<dyn Port>> {
+    match config.port {
+        PortKind::Shm => {
+            let mut raw = ShmConfig::new(format!("{}-raw", config.segment));
+            if let Some(directory) = &config.directory {
+                raw.directory.clone_from(directory);
+            }
+            raw.slots_per_ring = config.ring_frames;
+            ShmPort::open(raw)
+                .map(|port| Box::new(port) as Box<dyn Port>)
+                .map_err(|error| Error::Port(error.to_string()))
+        }
+        PortKind::AfPacket => {
+            let mut raw = AfPacketConfig::new(&config.interface, raw_mac(is_near));
+            raw.ethertypes = vec![ETHERTYPE];
+            raw.rx_frames = config.rx_frames;
+            raw.tx_frames = config.tx_frames;
+            AfPacketPort::open(raw)
+                .map(|port| Box::new(port) as Box<dyn Port>)
+                .map_err(|error| Error::Port(error.to_string()))
+        }
+    }
+}
+
+/// A locally administered station address of this process for raw frames.
+fn raw_mac(is_near: bool) -> [u8; 6] {
+    let id = std::process::id().to_be_bytes();
+    [0x02, u8::from(is_near), id[0], id[1], id[2], id[3]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selection(config: Option<PathBuf>, device: &str) -> Selection {
+        Selection {
+            config,
+            device: device.into(),
+            segment: Some("vibench-1".into()),
+        }
+    }
+
+    #[test]
+    fn without_a_file_the_segment_is_private() {
+        let config = selection(None, "VINIC0").load().unwrap();
+        assert_eq!(config.segment, "vibench-1");
+        assert_eq!(port_name(&config), "shm");
+    }
+
+    #[test]
+    fn a_file_names_its_nics() {
+        let name = format!("vibench-nic-{}.toml", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, "[[nic]]\nsegment = \"mine\"\n").unwrap();
+        let found = selection(Some(path.clone()), "VINIC0").load();
+        let missing = selection(Some(path.clone()), "VINIC7").load();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(found.unwrap().segment, "mine");
+        assert!(missing.unwrap_err().to_string().contains("VINIC7"));
+        assert!(selection(Some(path), "VINIC0").load().is_err());
+    }
+
+    #[test]
+    fn the_two_raw_stations_differ() {
+        assert_ne!(raw_mac(true), raw_mac(false));
+        assert_eq!(raw_mac(true)[0] & 3, 2, "unicast, locally administered");
+    }
+}

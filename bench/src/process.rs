@@ -1,0 +1,203 @@
+//! The second process, cores, signals.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+use core_affinity::CoreId;
+
+use crate::cli::{AnswerOptions, Cores};
+use crate::error::{Error, Result};
+use crate::sync::{AtomicBool, Ordering};
+
+/// How long the second process may take to start or to end.
+const PROCESS_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The line that the second process prints when its NIC is open.
+const READY: &str = "ready";
+
+/// Whether somebody asked the program to stop.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Stops softly at the first SIGINT or SIGTERM and at once at the second.
+    pub(crate) fn on_signals() -> Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // The order matters: the first signal finds the flag still clear.
+            signal_hook::flag::register_conditional_shutdown(
+                signal,
+                128 + signal,
+                Arc::clone(&flag),
+            )
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| Error::io("signal handlers", error))?;
+        }
+        Ok(Self(flag))
+    }
+
+    /// Never asked for; for tests.
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        Self(Arc::new(AtomicBool::new(false)))
+    }
+
+    /// Leaves SIGINT to the process that started this one: a terminal sends it to both.
+    pub(crate) fn left_to_parent() -> Result<Self> {
+        let flag = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(
+            signal_hook::consts::SIGINT,
+            Arc::new(AtomicBool::new(false)),
+        )
+        .and_then(|_| signal_hook::flag::register(signal_hook::consts::SIGTERM, Arc::clone(&flag)))
+        .map_err(|error| Error::io("signal handlers", error))?;
+        Ok(Self(flag))
+    }
+
+    /// Whether to stop.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        // Relaxed: the flag carries no data; the handler's store is seen soon enough.
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// The two cores of a run on one host: those asked for, else the first two.
+/// `None` when there are not two, which the caller tells its user.
+pub(crate) fn choose_cores(asked: Option<Cores>) -> Result<Option<Cores>> {
+    let all = core_affinity::get_core_ids().unwrap_or_default();
+    let is_there = |core: usize| all.iter().any(|id| id.id == core);
+    match asked {
+        Some(cores) if is_there(cores.near) && is_there(cores.far) => Ok(Some(cores)),
+        Some(cores) => Err(Error::Usage(format!(
+            "cores {},{} are not both among those this process may use: {:?}",
+            cores.near,
+            cores.far,
+            all.iter().map(|id| id.id).collect::<Vec<_>>()
+        ))),
+        None => Ok(match all.as_slice() {
+            [near, far, ..] => Some(Cores {
+                near: near.id,
+                far: far.id,
+            }),
+            _ => None,
+        }),
+    }
+}
+
+/// Keeps the calling thread, and those that it starts, on a core.
+pub(crate) fn pin(core: usize) -> Result<()> {
+    if core_affinity::set_for_current(CoreId { id: core }) {
+        Ok(())
+    } else {
+        Err(Error::Usage(format!("cannot stay on core {core}")))
+    }
+}
+
+/// One harmless system call that marks the begin and the end of a round in a
+/// trace, so that what stands between can be counted.
+#[inline]
+pub(crate) fn mark_in_trace() {
+    let _ = std::os::unix::process::parent_id();
+}
+
+/// The second process, ended on every way out of this one.
+///
+/// It holds the read end of a pipe whose write end is here, and ends when that
+/// closes: also when this process dies without running anything.
+pub(crate) struct Partner {
+    child: Child,
+    _lifeline: ChildStdin,
+    exited: Receiver<()>,
+}
+
+impl Partner {
+    /// Starts this program once more and waits until it can be connected to.
+    pub(crate) fn start(options: &AnswerOptions) -> Result<Self> {
+        let what = "the second process";
+        let program = std::env::current_exe().map_err(|error| Error::io(what, error))?;
+        let mut command = Command::new(program);
+        command
+            .args(options.to_arguments())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        if let Some(config) = &options.config {
+            command.arg("--config").arg(config);
+        }
+        let mut child = command.spawn().map_err(|error| Error::io(what, error))?;
+        let (Some(lifeline), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Error::Peer("has no pipes".into()));
+        };
+        let (line_sender, line) = mpsc::channel();
+        let (exit_sender, exited) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut output = BufReader::new(output);
+            let mut first = String::new();
+            let got = output.read_line(&mut first);
+            // A receiver that gave up waiting is no error: it says so itself.
+            let _ = line_sender.send(got.map(|_| first));
+            // The pipe ends with the process; what is read until then is nothing.
+            let _ = output.read_to_end(&mut Vec::new());
+            drop(exit_sender);
+        });
+        let partner = Self {
+            child,
+            _lifeline: lifeline,
+            exited,
+        };
+        match line.recv_timeout(PROCESS_TIMEOUT) {
+            Ok(Ok(text)) if text.trim_end() == READY => Ok(partner),
+            Ok(Ok(_)) => Err(Error::Peer("ended before it was ready".into())),
+            Ok(Err(error)) => Err(Error::io(what, error)),
+            Err(_) => Err(Error::Peer("did not start in time".into())),
+        }
+    }
+
+    /// Waits for the orderly end of a process that was told to quit.
+    pub(crate) fn finish(self) {
+        // Disconnected is the event waited for; a time-out leaves it to `drop`.
+        let _ = self.exited.recv_timeout(PROCESS_TIMEOUT);
+    }
+}
+
+impl Drop for Partner {
+    fn drop(&mut self) {
+        // Both fail only when the process has ended, which is what they are for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In the second process: tells the first one that it can connect, and ends
+/// this process as soon as the first one is gone.
+pub(crate) fn report_ready() {
+    println!("{READY}");
+    std::thread::spawn(|| {
+        // The pipe carries nothing: any return of the read means that it closed.
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(1);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_that_are_not_there_are_refused() {
+        let far = 1 << 20;
+        assert!(choose_cores(Some(Cores { near: 0, far })).is_err());
+    }
+
+    #[test]
+    fn usual_cores_differ() {
+        if let Some(cores) = choose_cores(None).unwrap() {
+            assert_ne!(cores.near, cores.far);
+        } else {
+            assert!(core_affinity::get_core_ids().unwrap_or_default().len() < 2);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! The table and the JSON file.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::error::{Error, Result};
+use crate::plan::{Benchmark, Level, Op, Test};
+
+/// Half round trips in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Percentiles {
+    /// Half of all are at most this.
+    pub p50: f64,
+    /// 90 of 100 are at most this.
+    pub p90: f64,
+    /// 99 of 100 are at most this.
+    pub p99: f64,
+    /// 999 of 1000 are at most this.
+    pub p999: f64,
+    /// The longest.
+    pub max: f64,
+}
+
+impl Percentiles {
+    /// Half of the round trips in a histogram of nanoseconds; `None` if it is empty.
+    pub fn half_of(round_trips_ns: &Histogram<u64>) -> Option<Self> {
+        if round_trips_ns.is_empty() {
+            return None;
+        }
+        let half = |quantile: f64| round_trips_ns.value_at_quantile(quantile) as f64 / 2.0;
+        Some(Self {
+            p50: half(0.5),
+            p90: half(0.9),
+            p99: half(0.99),
+            p999: half(0.999),
+            max: round_trips_ns.max() as f64 / 2.0,
+        })
+    }
+}
+
+/// What was measured of one way to carry messages.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Only of a latency test.
+    pub half_round_trip_ns: Option<Percentiles>,
+    /// Messages delivered in a second, in one direction.
+    pub messages_per_s: f64,
+    /// Bytes delivered in a second, in one direction.
+    pub bytes_per_s: f64,
+}
+
+/// The raw port's figures.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ControlResult {
+    /// What it is: the port and its frames.
+    pub name: String,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// One result: a line of the table and an object of the JSON file.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TestResult {
+    /// What was measured.
+    pub benchmark: Benchmark,
+    /// How the messages travelled.
+    pub op: Op,
+    /// The level of the connection.
+    pub level: Level,
+    /// Bytes of one message.
+    pub size_bytes: u32,
+    /// Messages that were posted, and then reaped, in one go.
+    pub batch: u32,
+    /// Messages in flight, at most.
+    pub window: u32,
+    /// The port that carried them.
+    pub port: String,
+    /// What was measured.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Messages that arrived in the measured rounds.
+    pub delivered: u64,
+    /// Messages that were sent and did not arrive; only Unreliable Delivery goes on after one.
+    pub lost: u64,
+    /// Rounds that were measured.
+    pub rounds: u32,
+    /// Why the measurement ended early, if it did.
+    pub ended_early: Option<String>,
+    /// The raw port, measured in turn with the rounds.
+    pub control: Option<ControlResult>,
+    /// Ours divided by the control's: half round trip p50, or messages in a second.
+    pub ratio: Option<f64>,
+}
+
+impl TestResult {
+    /// A result with nothing measured yet.
+    pub fn new(test: &Test, port: String) -> Self {
+        Self {
+            benchmark: test.benchmark,
+            op: test.op,
+            level: test.level,
+            size_bytes: test.size_bytes,
+            batch: test.batch,
+            window: test.window,
+            port,
+            figures: Figures::default(),
+            delivered: 0,
+            lost: 0,
+            rounds: 0,
+            ended_early: None,
+            control: None,
+            ratio: None,
+        }
+    }
+}
+
+/// The middle value; `None` of nothing.
+pub fn median(values: &mut [f64]) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.len() {
+        0 => None,
+        n if n % 2 == 1 => Some(values[middle]),
+        _ => Some((values[middle - 1] + values[middle]) / 2.0),
+    }
+}
+
+/// The two lines above the table.
+pub fn table_head() -> String {
+    let head = format!(
+        "{:<9} {:<5} {:<2} {:>8} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>10} {:>6}",
+        "benchmark",
+        "op",
+        "lv",
+        "bytes",
+        "batch",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max",
+        "msgs/s",
+        "bytes/s",
+        "control",
+        "ratio"
+    );
+    let rule = "-".repeat(head.len());
+    format!("{head}\n{rule}")
+}
+
+/// One line of the table; what else is to say stands on lines of its own below it.
+pub fn table_row(result: &TestResult) -> String {
+    let percentile = |pick: fn(&Percentiles) -> f64| match &result.figures.half_round_trip_ns {
+        Some(half) => nanoseconds(pick(half)),
+        None => "-".into(),
+    };
+    let control = match (&result.control, result.benchmark) {
+        (None, _) => "-".to_owned(),
+        (Some(control), Benchmark::Latency) => control
+            .figures
+            .half_round_trip_ns
+            .map_or_else(|| "-".into(), |half| nanoseconds(half.p50)),
+        (Some(control), Benchmark::Bandwidth) => {
+            format!("{}B/s", scaled(control.figures.bytes_per_s))
+        }
+        (Some(control), Benchmark::Rate) => {
+            format!("{}/s", scaled(control.figures.messages_per_s))
+        }
+    };
+    let ratio = result
+        .ratio
+        .map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"));
+    let mut row = format!(
+        "{:<9} {:<5} {:<2} {:>8} {:>5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>11} {:>10} {:>6}",
+        result.benchmark,
+        result.op,
+        result.level,
+        result.size_bytes,
+        result.batch,
+        percentile(|half| half.p50),
+        percentile(|half| half.p90),
+        percentile(|half| half.p99),
+        percentile(|half| half.p999),
+        percentile(|half| half.max),
+        scaled(result.figures.messages_per_s),
+        format!("{}B", scaled(result.figures.bytes_per_s)),
+        control,
+        ratio,
+    );
+    if result.lost > 0 {
+        let _ = write!(
+            row,
+            "\n          lost {} of {} messages",
+            result.lost,
+            result.lost + result.delivered
+        );
+    }
+    if let Some(reason) = &result.ended_early {
+        let _ = write!(row, "\n          ended early: {reason}");
+    }
+    row
+}
+
+/// Writes all results to a file as one array of objects.
+///
+/// # Errors
+/// [`Error::Io`] when the file cannot be written.
+pub fn write_json(path: &Path, results: &[TestResult]) -> Result<()> {
+    let text = serde_json::to_string_pretty(results)
+        .map_err(|error| Error::io("results as JSON", error.into()))?;
+    std::fs::write(path, text + "\n").map_err(|error| Error::io(path.display().to_string(), error))
+}
+
+fn nanoseconds(value: f64) -> String {
+    match value {
+        value if value < 10_000.0 => format!("{value:.0} ns"),
+        value if value < 10_000_000.0 => format!("{:.1} us", value / 1e3),
+        value => format!("{:.1} ms", value / 1e6),
+    }
+}
+
+fn scaled(value: f64) -> String {
+    match value {
+        value if value < 1e3 => format!("{value:.0} "),
+        value if value < 1e6 => format!("{:.1} k", value / 1e3),
+        value if value < 1e9 => format!("{:.2} M", value / 1e6),
+        value => format!("{:.2} G", value / 1e9),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn histogram(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
+        let mut histogram = Histogram::new_with_bounds(1, 10_000_000_000, 3).unwrap();
+        for value in values {
+            histogram.record(value).unwrap();
+        }
+        histogram
+    }
+
+    fn sample() -> TestResult {
+        let test = Test::new(Benchmark::Latency, Op::Send, Level::Rd, 8, 16, None).unwrap();
+        let mut result = TestResult::new(&test, "shm".into());
+        result.figures.half_round_trip_ns = Percentiles::half_of(&histogram([800, 900, 1000]));
+        result.figures.messages_per_s = 2.2e6;
+        result.figures.bytes_per_s = 17.6e6;
+        result.control = Some(ControlResult {
+            name: "shm, 84-byte frames".into(),
+            figures: Figures {
+                half_round_trip_ns: Percentiles::half_of(&histogram([720])),
+                messages_per_s: 2.7e6,
+                bytes_per_s: 21.6e6,
+            },
+        });
+        result.ratio = Some(1.25);
+        result
+    }
+
+    #[test]
+    fn half_of_a_round_trip() {
+        let half = Percentiles::half_of(&histogram(1..=1000)).unwrap();
+        assert_eq!(half.p50, 250.0);
+        assert_eq!(half.p90, 450.0);
+        assert_eq!(half.p99, 495.0);
+        assert_eq!(half.max, 500.0);
+        assert!(Percentiles::half_of(&histogram([])).is_none());
+    }
+
+    #[test]
+    fn medians() {
+        assert_eq!(median(&mut []), None);
+        assert_eq!(median(&mut [3.0]), Some(3.0));
+        assert_eq!(median(&mut [9.0, 1.0, 5.0]), Some(5.0));
+        assert_eq!(median(&mut [4.0, 1.0, 2.0, 9.0]), Some(3.0));
+    }
+
+    #[test]
+    fn json_has_the_promised_shape() {
+        let value = serde_json::to_value(sample()).unwrap();
+        for key in [
+            "benchmark",
+            "op",
+            "level",
+            "size_bytes",
+            "batch",
+            "port",
+            "half_round_trip_ns",
+            "messages_per_s",
+            "bytes_per_s",
+            "control",
+            "ratio",
+        ] {
+            assert!(value.get(key).is_some(), "{key} is missing in {value}");
+        }
+        assert_eq!(value["benchmark"], "latency");
+        assert_eq!(value["op"], "send");
+        assert_eq!(value["level"], "rd");
+        assert_eq!(value["half_round_trip_ns"]["p50"], 450.0);
+        for key in ["p50", "p90", "p99", "p999"] {
+            assert!(value["half_round_trip_ns"][key].is_f64(), "{key}");
+            assert!(
+                value["control"]["half_round_trip_ns"][key].is_f64(),
+                "{key}"
+            );
+        }
+        assert_eq!(value["control"]["name"], "shm, 84-byte frames");
+        assert_eq!(value["ratio"], 1.25);
+    }
+
+    #[test]
+    fn a_stream_has_no_round_trip() {
+        let test = Test::new(Benchmark::Rate, Op::Send, Level::Ud, 64, 16, None).unwrap();
+        let value = serde_json::to_value(TestResult::new(&test, "shm".into())).unwrap();
+        assert!(value["half_round_trip_ns"].is_null());
+        assert!(value["control"].is_null());
+        assert!(value["ratio"].is_null());
+    }
+
+    #[test]
+    fn the_file_is_an_array() {
+        let path = std::env::temp_dir().join(format!("vibench-report-{}.json", std::process::id()));
+        write_json(&path, &[sample(), sample()]).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value.as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn rows_stand_under_the_head() {
+        let head = table_head();
+        let width = head.lines().next().unwrap().len();
+        let row = table_row(&sample());
+        assert_eq!(row.len(), width, "{head}\n{row}");
+        assert!(row.contains("450 ns") && row.contains("360 ns") && row.ends_with("1.25"));
+    }
+
+    #[test]
+    fn losses_and_breaks_are_told() {
+        let mut result = sample();
+        result.lost = 3;
+        result.delivered = 7;
+        result.ended_early = Some("connection lost".into());
+        let row = table_row(&result);
+        assert!(row.contains("lost 3 of 10 messages"), "{row}");
+        assert!(row.contains("ended early: connection lost"), "{row}");
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(nanoseconds(431.0), "431 ns");
+        assert_eq!(nanoseconds(12_345.0), "12.3 us");
+        assert_eq!(nanoseconds(25e6), "25.0 ms");
+        assert_eq!(scaled(12.0), "12 ");
+        assert_eq!(scaled(6_120_000.0), "6.12 M");
+        assert_eq!(scaled(9.41e9), "9.41 G");
+    }
+}

@@ -1,0 +1,243 @@
+//! Nothing allocates between post and reap: an allocator that counts, per
+//! thread, around whole exchanges over shared memory.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use fcvi_frame::Discriminator;
+use pmd::config::NicConfig;
+use vibench::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, Target, mark_of};
+use vibench::nic::{Nic, Selection};
+use vibench::plan::{Level, Op};
+use vipl::{Timeout, VipError, provider};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count() {
+    // A thread that is going away has no counter any more, and measures nothing.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; counting touches
+// only a constant-initialised thread-local and allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_bytes: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(at, layout, new_bytes) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+const DESCRIPTORS: u32 = 8;
+const MESSAGES: u64 = 2_000;
+const WARM_UP: u64 = 200;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn config(name: &str) -> NicConfig {
+    Selection {
+        config: None,
+        device: "VINIC0".into(),
+        segment: Some(format!("vibench-{name}-{}", std::process::id())),
+    }
+    .load()
+    .unwrap()
+}
+
+fn shape(bytes: u32) -> Shape {
+    Shape {
+        level: Level::Rd,
+        send_descriptors: DESCRIPTORS,
+        send_buffers: DESCRIPTORS,
+        send_bytes: bytes,
+        recv_descriptors: DESCRIPTORS,
+        recv_buffers: DESCRIPTORS,
+        recv_bytes: bytes,
+    }
+}
+
+struct Half {
+    endpoint: Endpoint,
+    peer: RemoteMemory,
+    op: Op,
+    bytes: u32,
+}
+
+impl Half {
+    /// One message out; `sequence` counts from 0.
+    fn send(&mut self, sequence: u64) {
+        let index = (sequence % u64::from(DESCRIPTORS)) as u32;
+        let mark = mark_of(sequence, DESCRIPTORS, self.bytes);
+        self.endpoint.stamp(index, self.bytes, mark);
+        match self.op {
+            Op::Send => self.endpoint.post_send(index, self.bytes).unwrap(),
+            Op::Write => {
+                let target = Target {
+                    handle: self.peer.handle,
+                    address: self.peer.buffer(index),
+                };
+                self.endpoint
+                    .post_write(index, self.bytes, target, None)
+                    .unwrap();
+            }
+        }
+        let start = Instant::now();
+        loop {
+            match self.endpoint.reap_send().unwrap() {
+                Reaped::Done { .. } => return,
+                Reaped::Nothing => assert!(start.elapsed() < PATIENCE, "the send does not end"),
+                Reaped::Failed { status, .. } => panic!("send failed: {status:#x}"),
+            }
+        }
+    }
+
+    /// One message in, checked by its mark.
+    fn receive(&mut self, sequence: u64) {
+        let index = (sequence % u64::from(DESCRIPTORS)) as u32;
+        let mark = mark_of(sequence, DESCRIPTORS, self.bytes);
+        let start = Instant::now();
+        loop {
+            let reaped = self.endpoint.reap_recv().unwrap();
+            let is_there = match (self.op, reaped) {
+                (Op::Send, Reaped::Done { index: got, .. }) => {
+                    assert_eq!(got, index, "out of order");
+                    true
+                }
+                (Op::Write, Reaped::Nothing) => self.endpoint.mark(index, self.bytes) == mark,
+                (Op::Send, Reaped::Nothing) => false,
+                (_, other) => panic!("message {sequence}: {other:?}"),
+            };
+            if is_there {
+                assert_eq!(self.endpoint.mark(index, self.bytes), mark);
+                break;
+            }
+            assert!(
+                start.elapsed() < PATIENCE,
+                "message {sequence} does not come"
+            );
+        }
+        if self.op == Op::Send {
+            self.endpoint.post_recv(index).unwrap();
+        }
+    }
+}
+
+/// Runs both ends, each in a thread with a NIC of its own, and gives what each allocated.
+fn exchange(op: Op, bytes: u32) -> [u64; 2] {
+    let config = config(&format!("no-alloc-{op:?}-{bytes}"));
+    let listener = Discriminator::new(b"no-alloc").unwrap();
+    let asker = Discriminator::new(b"no-alloc from").unwrap();
+    let barrier = Barrier::new(2);
+    let (near_memory, far_memory) = (std::sync::OnceLock::new(), std::sync::OnceLock::new());
+
+    let run = |is_near: bool| {
+        let nic = Nic::open(&config).unwrap();
+        let mut endpoint = Endpoint::new(&nic, &shape(bytes)).unwrap();
+        if op == Op::Send {
+            for index in 0..DESCRIPTORS {
+                endpoint.post_recv(index).unwrap();
+            }
+        }
+        let (mine, theirs) = if is_near {
+            (&near_memory, &far_memory)
+        } else {
+            (&far_memory, &near_memory)
+        };
+        mine.set(endpoint.remote_memory()).unwrap();
+        barrier.wait();
+        if is_near {
+            let start = Instant::now();
+            let (local, remote) = (nic.local(asker), nic.local(listener));
+            while let Err(error) = endpoint.request(&local, &remote, Timeout::After(PATIENCE)) {
+                assert_eq!(error, VipError::NoMatch);
+                assert!(start.elapsed() < PATIENCE, "nobody listens");
+                std::thread::yield_now();
+            }
+        } else {
+            let local = nic.local(listener);
+            let indication =
+                provider::connect_wait(nic.handle(), &local, Timeout::After(PATIENCE)).unwrap();
+            endpoint.accept(indication.conn).unwrap();
+        }
+        barrier.wait();
+        let peer = *theirs.get().unwrap();
+        let mut half = Half {
+            endpoint,
+            peer,
+            op,
+            bytes,
+        };
+        let mut before = 0;
+        for sequence in 0..WARM_UP + MESSAGES {
+            if sequence == WARM_UP {
+                before = allocations();
+            }
+            if is_near {
+                half.send(sequence);
+                half.receive(sequence);
+            } else {
+                half.receive(sequence);
+                half.send(sequence);
+            }
+        }
+        let counted = allocations() - before;
+        barrier.wait();
+        counted
+    };
+    std::thread::scope(|scope| {
+        let far = scope.spawn(|| run(false));
+        let near = run(true);
+        [near, far.join().unwrap()]
+    })
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = allocations();
+    drop(std::hint::black_box(Box::new(7_u64)));
+    assert_eq!(allocations() - before, 2);
+}
+
+#[test]
+fn sends_allocate_nothing() {
+    for bytes in [8, 4096, 65536] {
+        assert_eq!(exchange(Op::Send, bytes), [0, 0], "{bytes} bytes");
+    }
+}
+
+#[test]
+fn writes_allocate_nothing() {
+    for bytes in [8, 4096, 65536] {
+        assert_eq!(exchange(Op::Write, bytes), [0, 0], "{bytes} bytes");
+    }
+}

@@ -1,0 +1,150 @@
+//! The program itself, for a moment each: what it prints and writes.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn json_path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("vibench-{name}-{}.json", std::process::id()))
+}
+
+fn vibench(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_vibench"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+/// Runs a measurement that must succeed and gives its results.
+fn measure(name: &str, arguments: &[&str]) -> Vec<Value> {
+    let path = json_path(name);
+    let mut all = arguments.to_vec();
+    let text = path.to_str().unwrap().to_owned();
+    all.extend(["--seconds", "1", "--warmup", "0.1", "--json", &text]);
+    let output = vibench(&all);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{all:?}: {said}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let results = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let results: Value = serde_json::from_str(&results).unwrap();
+    let results = results.as_array().unwrap().clone();
+    for result in &results {
+        assert!(result["ended_early"].is_null(), "{result}");
+        assert_eq!(result["port"], "shm");
+        assert_eq!(result["rounds"], 5);
+        assert!(result["delivered"].as_u64().unwrap() > 0, "{result}");
+        assert!(result["messages_per_s"].as_f64().unwrap() > 0.0, "{result}");
+        assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
+    }
+    assert_eq!(table.lines().count(), 2 + results.len(), "{table}");
+    results
+}
+
+#[test]
+fn latency_of_sends_and_writes() {
+    for op in ["send", "write"] {
+        let results = measure(
+            &format!("latency-{op}"),
+            &["latency", "--op", op, "--size", "8,4096"],
+        );
+        assert_eq!(results.len(), 2);
+        for result in results {
+            let half = &result["half_round_trip_ns"];
+            let value = |key: &str| half[key].as_f64().unwrap();
+            assert!(value("p50") > 0.0, "{result}");
+            assert!(value("p50") <= value("p90") && value("p90") <= value("p99"));
+            assert!(value("p99") <= value("p999"));
+            assert!(result["control"]["half_round_trip_ns"]["p50"].is_f64());
+        }
+    }
+}
+
+#[test]
+fn rate_and_bandwidth_of_every_kind() {
+    for (benchmark, size) in [("rate", "64"), ("bandwidth", "64K")] {
+        for op in ["send", "write"] {
+            for level in ["ud", "rd"] {
+                let name = format!("{benchmark}-{op}-{level}");
+                let arguments = [benchmark, "--op", op, "--level", level, "--size", size];
+                for result in measure(&name, &arguments) {
+                    assert!(result["half_round_trip_ns"].is_null(), "{result}");
+                    assert_eq!(result["level"], level);
+                    if level == "rd" {
+                        assert_eq!(result["lost"], 0, "{result}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn odd_sizes_and_batches_of_one() {
+    measure("odd", &["rate", "--size", "1,13,2097", "--batch", "1"]);
+    measure(
+        "odd-write",
+        &["rate", "--op", "write", "--size", "1,13,2097"],
+    );
+    measure(
+        "odd-latency",
+        &["latency", "--op", "write", "--size", "1,13"],
+    );
+    measure("empty", &["latency", "--size", "0"]);
+}
+
+#[test]
+fn rounds_of_a_number_of_messages() {
+    let results = measure("messages", &["rate", "--messages", "1000", "--rounds", "5"]);
+    assert_eq!(results[0]["delivered"], 5000);
+}
+
+#[test]
+fn an_interrupt_ends_both_ends_and_keeps_what_was_measured() {
+    let path = json_path("interrupt");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vibench"))
+        .args(["latency", "--seconds", "600", "--rounds", "100", "--json"])
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let head = lines.next().unwrap().unwrap();
+    assert!(head.starts_with("benchmark"), "{head}");
+    let interrupt = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(interrupt.success());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(child.wait().unwrap().success());
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let results: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(results[0]["ended_early"], "interrupted", "{text}");
+    assert!(
+        rest.iter().any(|line| line.contains("interrupted")),
+        "{rest:?}"
+    );
+}
+
+#[test]
+fn mistakes_are_told_and_fail() {
+    for (arguments, said) in [
+        (
+            &["rate", "--config", "no-such-file.toml"][..],
+            "no-such-file.toml",
+        ),
+        (&["rate", "--batch", "64", "--window", "32"], "batch"),
+        (&["latency", "--op", "write", "--size", "0"], "0 bytes"),
+        (&["latency", "--cores", "0,99999"], "99999"),
+        (&["latency", "--connect", "there"], "--config"),
+    ] {
+        let output = vibench(arguments);
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(text.contains(said), "{arguments:?}: {text}");
+    }
+}

@@ -1,0 +1,70 @@
+//! Atomics come through one door a crate, its `sync.rs`, so that a model checker can stand in for them.
+
+use super::Rule;
+use crate::finding::Finding;
+use crate::tables::Tables;
+use crate::tree::Tree;
+use crate::use_paths::named_paths;
+
+/// This rule.
+pub const RULE: Rule = Rule {
+    name: "atomics",
+    check,
+};
+
+const DOOR: &str = "src/sync.rs";
+const ADVICE: &str = "take them from `crate::sync`";
+
+fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, rust) in tree.rust_files() {
+        // Examples are programs of their own, written as a user would.
+        if file.path.ends_with(DOOR) || file.path.contains("/examples/") {
+            continue;
+        }
+        for named in named_paths(rust, &["std", "core", "loom", "sync"]) {
+            let is_atomic = ["std::", "core::", "loom::", ""]
+                .iter()
+                .any(|root| named.is_within(&format!("{root}sync::atomic")));
+            if is_atomic && !tree.is_test_line(file, named.line) {
+                let message = format!("names `{}`", named.path);
+                findings.push(Finding::new(
+                    RULE.name, &file.path, named.line, message, ADVICE,
+                ));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        let tree = samples::tree(&[(path, text)]);
+        let findings = check(&tree, &Tables::default());
+        findings.into_iter().map(|f| f.line).collect()
+    }
+
+    #[test]
+    fn only_the_door_names_atomics() {
+        let text = "use std::sync::{Arc, atomic};\nuse core::sync::atomic::AtomicU8;\nuse std::sync;\nstatic X: sync::atomic::AtomicBool;\n";
+        assert_eq!(lines("a/src/x.rs", text), [1, 2, 4]);
+        assert_eq!(lines("a/src/sync.rs", text), [0; 0]);
+    }
+
+    #[test]
+    fn tests_examples_and_locks_are_free() {
+        assert_eq!(
+            lines("a/examples/x.rs", "use std::sync::atomic::AtomicU8;"),
+            [0; 0]
+        );
+        assert_eq!(
+            lines("a/tests/x.rs", "use std::sync::atomic::AtomicU8;"),
+            [0; 0]
+        );
+        assert_eq!(lines("a/src/x.rs", "use std::sync::{Arc, Mutex};"), [0; 0]);
+    }
+}

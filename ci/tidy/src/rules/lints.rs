@@ -1,0 +1,59 @@
+//! Every crate takes the workspace's lints.
+
+use toml::Table;
+
+use super::Rule;
+use crate::finding::Finding;
+use crate::tables::Tables;
+use crate::tree::Tree;
+
+/// This rule.
+pub const RULE: Rule = Rule {
+    name: "lints",
+    check,
+};
+
+const ADVICE: &str = "add `[lints]` with `workspace = true`";
+
+fn check(tree: &Tree, _: &Tables) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for file in tree.files().iter().filter(|f| f.name() == "Cargo.toml") {
+        // A manifest that cannot be read is the arrows rule's to report.
+        let Ok(manifest) = file.text.parse::<Table>() else {
+            continue;
+        };
+        let takes = manifest
+            .get("lints")
+            .and_then(|l| l.get("workspace")?.as_bool());
+        if manifest.contains_key("package") && takes != Some(true) {
+            let message = "does not take the workspace's lints".to_owned();
+            findings.push(Finding::new(RULE.name, &file.path, 0, message, ADVICE));
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    #[test]
+    fn a_crate_with_lints_of_its_own_is_found() {
+        let tree = samples::tree(&[
+            ("Cargo.toml", "[workspace]\n"),
+            (
+                "a/Cargo.toml",
+                "[package]\nname = 'a'\n[lints]\nworkspace = true\n",
+            ),
+            ("b/Cargo.toml", "[package]\nname = 'b'\n"),
+            (
+                "c/Cargo.toml",
+                "[package]\nname = 'c'\n[lints]\nworkspace = false\n",
+            ),
+        ]);
+        let findings = check(&tree, &Tables::default());
+        let paths: Vec<_> = findings.iter().map(|f| f.path.as_str()).collect();
+        assert_eq!(paths, ["b/Cargo.toml", "c/Cargo.toml"]);
+    }
+}

@@ -1,0 +1,143 @@
+//! Crates marked `pure` in the tables take time, randomness and input as arguments: they name no clock,
+//! thread, socket, file, atomic or operating system, and forbid unsafe code themselves.
+
+use super::Rule;
+use crate::finding::Finding;
+use crate::rust_source::word_offsets;
+use crate::tables::Tables;
+use crate::tree::{TextFile, Tree};
+use crate::use_paths::named_paths;
+
+/// This rule.
+pub const RULE: Rule = Rule {
+    name: "pure-crates",
+    check,
+};
+
+const ADVICE: &str = "take it as an argument, or do it in the crate above";
+
+/// Modules of the standard library that do input, output or time.
+const FORBIDDEN_MODULES: [&str; 9] = [
+    "std::env",
+    "std::fs",
+    "std::io",
+    "std::net",
+    "std::os",
+    "std::process",
+    "std::sync",
+    "std::thread",
+    "std::time",
+];
+
+/// Words that show the same when they come by another way.
+const FORBIDDEN_WORDS: [&str; 6] = [
+    "Instant",
+    "SystemTime",
+    "libc",
+    "pmd_port",
+    "thread_local",
+    "unsafe",
+];
+
+const FORBID_UNSAFE: &str = "#![forbid(unsafe_code)]";
+
+fn check(tree: &Tree, tables: &Tables) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for layer in tables.layers.iter().filter(|layer| layer.is_pure) {
+        let Some(source) = source_directory(tree, &layer.name) else {
+            continue;
+        };
+        for (file, _) in tree.rust_files() {
+            if file.path.starts_with(&source) {
+                check_file(tree, file, &mut findings);
+            }
+        }
+        let root = format!("{source}lib.rs");
+        let forbids = |file: &TextFile| file.text.contains(FORBID_UNSAFE);
+        if !tree.file(&root).is_some_and(forbids) {
+            let message = format!("`{FORBID_UNSAFE}` is missing");
+            findings.push(Finding::new(RULE.name, &root, 0, message, "add it"));
+        }
+    }
+    findings
+}
+
+/// The directory of the crate's sources, with `/` at its end.
+fn source_directory(tree: &Tree, name: &str) -> Option<String> {
+    let wanted = format!("name = \"{name}\"");
+    let is_it = |file: &&TextFile| {
+        file.name() == "Cargo.toml" && file.text.lines().any(|line| line.trim() == wanted)
+    };
+    let manifest = tree.files().iter().find(is_it)?;
+    Some(format!("{}/src/", manifest.directory()))
+}
+
+fn check_file(tree: &Tree, file: &TextFile, findings: &mut Vec<Finding>) {
+    let Some(rust) = &file.rust else { return };
+    let mut find = |line: usize, what: &str| {
+        if !tree.is_test_line(file, line) {
+            let message = format!("names `{what}`");
+            findings.push(Finding::new(RULE.name, &file.path, line, message, ADVICE));
+        }
+    };
+    for named in named_paths(rust, &["std"]) {
+        if FORBIDDEN_MODULES
+            .iter()
+            .any(|module| named.is_within(module))
+        {
+            find(named.line, &named.path);
+        }
+    }
+    for word in FORBIDDEN_WORDS {
+        for at in word_offsets(&rust.code, word) {
+            find(rust.line_of(at), word);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::samples;
+
+    const TABLES: &str = "[[layer]]\ncrate = 'core'\npure = true\n";
+    const MANIFEST: (&str, &str) = ("x/core/Cargo.toml", "[package]\nname = \"core\"\n");
+
+    fn found(text: &str) -> Vec<String> {
+        let tree = samples::tree(&[
+            MANIFEST,
+            ("x/core/src/lib.rs", text),
+            ("x/other/src/lib.rs", text),
+        ]);
+        let findings = check(&tree, &samples::tables(TABLES));
+        findings
+            .into_iter()
+            .map(|f| format!("{}:{}:{}", f.path, f.line, f.message))
+            .collect()
+    }
+
+    #[test]
+    fn a_pure_crate_passes() {
+        let text = "#![forbid(unsafe_code)]\nuse std::collections::VecDeque;\n#[cfg(test)]\nmod tests { use std::fs; }\n";
+        assert_eq!(found(text), [""; 0]);
+    }
+
+    #[test]
+    fn clocks_threads_and_the_system_are_found() {
+        let text = "#![forbid(unsafe_code)]\nuse std::{fmt, time::Duration};\nstd::thread::yield_now();\nlibc::getpid();\nfn f(now: Instant) {}\n";
+        assert_eq!(
+            found(text),
+            [
+                "x/core/src/lib.rs:2:names `std::time::Duration`",
+                "x/core/src/lib.rs:3:names `std::thread::yield_now`",
+                "x/core/src/lib.rs:5:names `Instant`",
+                "x/core/src/lib.rs:4:names `libc`",
+            ]
+        );
+    }
+
+    #[test]
+    fn unsafe_must_be_forbidden_by_the_crate() {
+        assert!(found("")[0].contains("is missing"));
+    }
+}

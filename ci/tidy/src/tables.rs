@@ -1,0 +1,242 @@
+//! `ci/tidy/tidy.toml`: layers, rooms and exceptions, each with its reason.
+
+use std::fmt;
+
+use toml::{Table, Value};
+
+/// Where the tables lie in the tree.
+pub const TABLES_PATH: &str = "ci/tidy/tidy.toml";
+
+/// One crate's place in the house.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// The package's name.
+    pub name: String,
+    /// Workspace crates it may depend on.
+    pub uses: Vec<String>,
+    /// Workspace crates that its tests may use besides.
+    pub test_uses: Vec<String>,
+    /// No clock, thread, socket, file, atomic or unsafe code in it.
+    pub is_pure: bool,
+}
+
+/// One thing that is allowed although a rule forbids it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Exception {
+    /// The rule's name.
+    pub rule: String,
+    /// A file, or a directory when it ends with `/`.
+    pub path: String,
+    /// When given, only lines that contain this text.
+    pub containing: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+/// All tables.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// The crates.
+    pub layers: Vec<Layer>,
+    /// What is allowed where; the unsafe rooms are among them.
+    pub exceptions: Vec<Exception>,
+}
+
+/// Why a table file was refused.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TableError(String);
+
+impl fmt::Display for TableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{TABLES_PATH}: {}", self.0)
+    }
+}
+
+impl std::error::Error for TableError {}
+
+impl Tables {
+    /// Reads the text of a table file.
+    ///
+    /// # Errors
+    /// Text that is not TOML; an unknown or missing key; a value of a wrong type; an empty reason.
+    pub fn parse(text: &str) -> Result<Self, TableError> {
+        let root: Table = text
+            .parse()
+            .map_err(|error: toml::de::Error| TableError(error.to_string()))?;
+        let mut tables = Self::default();
+        for (kind, value) in &root {
+            let Value::Array(rows) = value else {
+                return Err(TableError(format!("`{kind}` is not an array of tables")));
+            };
+            for row in rows {
+                tables.add(&Row::new(kind, row)?)?;
+            }
+        }
+        Ok(tables)
+    }
+
+    fn add(&mut self, row: &Row<'_>) -> Result<(), TableError> {
+        match row.kind {
+            "layer" => {
+                row.knows_only(&["crate", "uses", "test_uses", "pure"])?;
+                self.layers.push(Layer {
+                    name: row.text("crate")?,
+                    uses: row.names("uses")?,
+                    test_uses: row.names("test_uses")?,
+                    is_pure: row.flag("pure")?,
+                });
+            }
+            "unsafe_room" => {
+                row.knows_only(&["path", "reason"])?;
+                self.exceptions.push(Exception {
+                    rule: "unsafe-rooms".to_owned(),
+                    path: row.text("path")?,
+                    containing: None,
+                    reason: row.text("reason")?,
+                });
+            }
+            "exception" => {
+                row.knows_only(&["rule", "path", "containing", "reason"])?;
+                self.exceptions.push(Exception {
+                    rule: row.text("rule")?,
+                    path: row.text("path")?,
+                    containing: row.optional_text("containing")?,
+                    reason: row.text("reason")?,
+                });
+            }
+            other => return Err(TableError(format!("unknown table `{other}`"))),
+        }
+        Ok(())
+    }
+
+    /// The place of the crate.
+    pub fn layer(&self, name: &str) -> Option<&Layer> {
+        self.layers.iter().find(|layer| layer.name == name)
+    }
+}
+
+impl Exception {
+    /// Whether it covers that line of that file.
+    pub fn covers(&self, rule: &str, path: &str, line: &str) -> bool {
+        let place = match self.path.strip_suffix('/') {
+            Some(directory) => path
+                .strip_prefix(directory)
+                .is_some_and(|rest| rest.starts_with('/')),
+            None => self.path == path,
+        };
+        let text = self.containing.as_deref();
+        self.rule == rule && place && text.is_none_or(|text| line.contains(text))
+    }
+}
+
+/// One row of one table.
+struct Row<'a> {
+    kind: &'a str,
+    table: &'a Table,
+}
+
+impl<'a> Row<'a> {
+    fn new(kind: &'a str, value: &'a Value) -> Result<Self, TableError> {
+        match value {
+            Value::Table(table) => Ok(Self { kind, table }),
+            _ => Err(TableError(format!("`{kind}` is not an array of tables"))),
+        }
+    }
+
+    fn wrong(&self, key: &str, what: &str) -> TableError {
+        TableError(format!("[[{}]] `{key}` {what}", self.kind))
+    }
+
+    fn knows_only(&self, keys: &[&str]) -> Result<(), TableError> {
+        match self.table.keys().find(|key| !keys.contains(&key.as_str())) {
+            Some(key) => Err(self.wrong(key, "is not a known key")),
+            None => Ok(()),
+        }
+    }
+
+    fn text(&self, key: &str) -> Result<String, TableError> {
+        self.optional_text(key)?
+            .ok_or_else(|| self.wrong(key, "is missing"))
+    }
+
+    fn optional_text(&self, key: &str) -> Result<Option<String>, TableError> {
+        match self.table.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text.clone())),
+            Some(_) => Err(self.wrong(key, "is not a text with something in it")),
+        }
+    }
+
+    fn flag(&self, key: &str) -> Result<bool, TableError> {
+        match self.table.get(key) {
+            None => Ok(false),
+            Some(Value::Boolean(flag)) => Ok(*flag),
+            Some(_) => Err(self.wrong(key, "is neither true nor false")),
+        }
+    }
+
+    fn names(&self, key: &str) -> Result<Vec<String>, TableError> {
+        let Some(value) = self.table.get(key) else {
+            return Ok(Vec::new());
+        };
+        let names: Option<Vec<String>> = value
+            .as_array()
+            .map(|values| values.iter().map(|v| v.as_str().map(str::to_owned)))
+            .and_then(Iterator::collect);
+        names.ok_or_else(|| self.wrong(key, "is not a list of names"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_kind_of_row() {
+        let tables = Tables::parse(
+            "[[layer]]\ncrate = 'a'\nuses = ['b']\npure = true\n\
+             [[unsafe_room]]\npath = 'a/x.rs'\nreason = 'rings'\n\
+             [[exception]]\nrule = 'words'\npath = 'docs/'\ncontaining = 'q'\nreason = 'r'\n",
+        )
+        .expect("valid");
+        assert_eq!(tables.layer("a").map(|a| a.is_pure), Some(true));
+        let covers = |rule: &str, path: &str, line: &str| {
+            let exceptions = tables.exceptions.iter();
+            exceptions.filter(|e| e.covers(rule, path, line)).count()
+        };
+        assert_eq!(covers("unsafe-rooms", "a/x.rs", ""), 1);
+        assert_eq!(covers("words", "docs/a.md", "a q"), 1);
+    }
+
+    #[test]
+    fn an_exception_covers_no_more_than_it_says() {
+        let mut exception = Exception {
+            rule: "words".into(),
+            path: "docs/".into(),
+            containing: Some("q".into()),
+            reason: "r".into(),
+        };
+        assert!(!exception.covers("words", "docs/a.md", "a"));
+        assert!(!exception.covers("words", "docs2/a.md", "q"));
+        assert!(!exception.covers("links", "docs/a.md", "q"));
+        exception.path = "docs/a.md".into();
+        assert!(!exception.covers("words", "docs/a.md.rs", "q"));
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_know() {
+        for text in [
+            "[[layer]]\nname = 'a'",
+            "[[layer]]\ncrate = 'a'\nuses = [1]",
+            "[[layer]]\ncrate = 'a'\npure = 'yes'",
+            "[[unsafe_room]]\npath = 'a'",
+            "[[unsafe_room]]\npath = 'a'\nreason = ' '",
+            "[[room]]\npath = 'a'",
+            "layer = 1",
+            "layer = [1]",
+            "[[",
+        ] {
+            assert!(Tables::parse(text).is_err(), "{text}");
+        }
+    }
+}

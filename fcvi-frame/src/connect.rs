@@ -1,0 +1,223 @@
+//! What the connect IUs carry [P-9].
+//!
+//! FCVI_CONNECT_RQST, 160 bytes:
+//!
+//! | Offset | Bytes | Field |
+//! | --- | --- | --- |
+//! | 0 | 4 | the originator's VI handle |
+//! | 4 | 4 | time-out in ms |
+//! | 8 | 64 | local FCVI_NET_ADDRESS |
+//! | 72 | 64 | remote FCVI_NET_ADDRESS |
+//! | 136 | 24 | FCVI_ATTRIBUTES |
+//!
+//! FCVI_CONNECT_RESP1, 96 bytes:
+//!
+//! | Offset | Bytes | Field |
+//! | --- | --- | --- |
+//! | 0 | 4 | the responder's VI handle, 0 on refusal |
+//! | 4 | 4 | reserved |
+//! | 8 | 64 | the responder's FCVI_NET_ADDRESS |
+//! | 72 | 24 | FCVI_ATTRIBUTES |
+
+mod address;
+mod attributes;
+
+pub use crate::profile::MAX_DISCRIMINATOR_BYTES;
+pub use address::{Discriminator, HostAddress, NetAddress};
+pub use attributes::Attributes;
+
+use crate::error::{Field, ParseError, Reason};
+use crate::wire::{Reader, Writer, tiles};
+
+const VI_HANDLE: usize = 0;
+
+const TIMEOUT: usize = 4;
+const LOCAL: usize = 8;
+const REMOTE: usize = 72;
+const REQUEST_ATTRIBUTES: usize = 136;
+
+const RESERVED: usize = 4;
+const RESPONDER: usize = 8;
+const RESPONSE_ATTRIBUTES: usize = 72;
+
+const _: () = assert!(tiles(
+    &[
+        (VI_HANDLE, 4),
+        (TIMEOUT, 4),
+        (LOCAL, NetAddress::BYTES),
+        (REMOTE, NetAddress::BYTES),
+        (REQUEST_ATTRIBUTES, Attributes::BYTES),
+    ],
+    ConnectRequest::BYTES
+));
+const _: () = assert!(tiles(
+    &[
+        (VI_HANDLE, 4),
+        (RESERVED, 4),
+        (RESPONDER, NetAddress::BYTES),
+        (RESPONSE_ATTRIBUTES, Attributes::BYTES),
+    ],
+    ConnectResponse::BYTES
+));
+
+/// The payload as an array, if it has exactly this length.
+fn exactly<const N: usize>(payload: &[u8]) -> Result<&[u8; N], ParseError> {
+    match payload.split_first_chunk() {
+        Some((bytes, [])) => Ok(bytes),
+        Some(_) => Err(ParseError::new(Field::ConnectPayload, Reason::TooLong)),
+        None => Err(ParseError::new(Field::ConnectPayload, Reason::TooShort)),
+    }
+}
+
+/// Payload of FCVI_CONNECT_RQST.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectRequest {
+    /// The originator's name for its VI.
+    pub vi_handle: u32,
+    /// How long the originator will wait.
+    pub timeout_ms: u32,
+    /// The originator's address.
+    pub local: NetAddress,
+    /// The address that it wants.
+    pub remote: NetAddress,
+    /// The originator's VI.
+    pub attributes: Attributes,
+}
+
+impl ConnectRequest {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 160;
+
+    /// Reads a payload of exactly [`ConnectRequest::BYTES`].
+    ///
+    /// # Errors
+    /// `ConnectPayload` `TooShort` or `TooLong`, and those of [`NetAddress::parse`]
+    /// and [`Attributes::parse`].
+    pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
+        let bytes = Reader(exactly::<{ Self::BYTES }>(payload)?);
+        Ok(Self {
+            vi_handle: bytes.u32::<VI_HANDLE>(),
+            timeout_ms: bytes.u32::<TIMEOUT>(),
+            local: NetAddress::parse(&bytes.array::<LOCAL, { NetAddress::BYTES }>())?,
+            remote: NetAddress::parse(&bytes.array::<REMOTE, { NetAddress::BYTES }>())?,
+            attributes: Attributes::parse(
+                &bytes.array::<REQUEST_ATTRIBUTES, { Attributes::BYTES }>(),
+            )?,
+        })
+    }
+
+    /// Writes the payload.
+    pub fn emit(&self, out: &mut [u8; 160]) {
+        let mut out = Writer(out);
+        out.u32::<VI_HANDLE>(self.vi_handle);
+        out.u32::<TIMEOUT>(self.timeout_ms);
+        out.array::<LOCAL, { NetAddress::BYTES }>(self.local.to_bytes());
+        out.array::<REMOTE, { NetAddress::BYTES }>(self.remote.to_bytes());
+        out.array::<REQUEST_ATTRIBUTES, { Attributes::BYTES }>(self.attributes.to_bytes());
+    }
+}
+
+/// Payload of FCVI_CONNECT_RESP1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConnectResponse {
+    /// The responder's name for its VI; 0 if it refuses.
+    pub vi_handle: u32,
+    /// The responder's address.
+    pub responder: NetAddress,
+    /// The responder's VI.
+    pub attributes: Attributes,
+}
+
+impl ConnectResponse {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 96;
+
+    /// Reads a payload of exactly [`ConnectResponse::BYTES`].
+    ///
+    /// # Errors
+    /// `ConnectPayload` `TooShort` or `TooLong`, and those of [`NetAddress::parse`]
+    /// and [`Attributes::parse`].
+    pub fn parse(payload: &[u8]) -> Result<Self, ParseError> {
+        let bytes = Reader(exactly::<{ Self::BYTES }>(payload)?);
+        Ok(Self {
+            vi_handle: bytes.u32::<VI_HANDLE>(),
+            responder: NetAddress::parse(&bytes.array::<RESPONDER, { NetAddress::BYTES }>())?,
+            attributes: Attributes::parse(
+                &bytes.array::<RESPONSE_ATTRIBUTES, { Attributes::BYTES }>(),
+            )?,
+        })
+    }
+
+    /// Writes the payload.
+    pub fn emit(&self, out: &mut [u8; 96]) {
+        let mut out = Writer(out);
+        out.u32::<VI_HANDLE>(self.vi_handle);
+        out.u32::<RESERVED>(0);
+        out.array::<RESPONDER, { NetAddress::BYTES }>(self.responder.to_bytes());
+        out.array::<RESPONSE_ATTRIBUTES, { Attributes::BYTES }>(self.attributes.to_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address::tests::any_net_address;
+    use super::attributes::tests::any_attributes;
+    use super::{ConnectRequest, ConnectResponse};
+    use crate::error::{Field, ParseError, Reason};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(crate::seeded::config())]
+
+        #[test]
+        fn requests_come_back(
+            vi_handle: u32,
+            timeout_ms: u32,
+            local in any_net_address(),
+            remote in any_net_address(),
+            attributes in any_attributes(),
+        ) {
+            let request = ConnectRequest { vi_handle, timeout_ms, local, remote, attributes };
+            let mut bytes = [0xEE; ConnectRequest::BYTES];
+            request.emit(&mut bytes);
+            prop_assert_eq!(ConnectRequest::parse(&bytes), Ok(request));
+        }
+
+        #[test]
+        fn responses_come_back(
+            vi_handle: u32,
+            responder in any_net_address(),
+            attributes in any_attributes(),
+        ) {
+            let response = ConnectResponse { vi_handle, responder, attributes };
+            let mut bytes = [0xEE; ConnectResponse::BYTES];
+            response.emit(&mut bytes);
+            prop_assert_eq!(&bytes[4..8], &[0; 4]);
+            prop_assert_eq!(ConnectResponse::parse(&bytes), Ok(response));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..170)) {
+            // Random lengths inside decide almost surely against both.
+            prop_assert!(bytes.len() == ConnectRequest::BYTES || ConnectRequest::parse(&bytes).is_err());
+            prop_assert!(bytes.len() == ConnectResponse::BYTES || ConnectResponse::parse(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn only_the_exact_length_is_read() {
+        let bytes = [0; 200];
+        let error = |reason| ParseError::new(Field::ConnectPayload, reason);
+        for length in 0..bytes.len() {
+            let request = ConnectRequest::parse(&bytes[..length]).unwrap_err();
+            let response = ConnectResponse::parse(&bytes[..length]).unwrap_err();
+            let expected = |exact: usize| match length.cmp(&exact) {
+                core::cmp::Ordering::Less => error(Reason::TooShort),
+                core::cmp::Ordering::Greater => error(Reason::TooLong),
+                core::cmp::Ordering::Equal => ParseError::new(Field::HostAddress, Reason::Mismatch),
+            };
+            assert_eq!(request, expected(ConnectRequest::BYTES));
+            assert_eq!(response, expected(ConnectResponse::BYTES));
+        }
+    }
+}

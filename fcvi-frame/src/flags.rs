@@ -1,0 +1,203 @@
+//! FCVI_FLAGS: one byte whose bits depend on the class of the IU [P-6].
+//!
+//! | Class | 7 | 6 | 5 | 4 | 3 |
+//! | --- | --- | --- | --- | --- | --- |
+//! | message request | immediate data | response requested | reliability | reliability | queue fence |
+//! | message response | error | last | cumulative | | |
+//! | connect request | mode | mode | retry | | |
+//! | connect response | mode | mode | retry | error | |
+//! | disconnect | error | reply expected | | | |
+//!
+//! All other bits are sent as 0 and ignored.
+
+use crate::profile::flag;
+
+/// Reliability level of a message, bits 5:4 of a message request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum WireReliability {
+    /// Unreliable Delivery.
+    #[default]
+    Ud = 0,
+    /// Reliable Delivery.
+    Rd = 1,
+    /// Reliable Reception.
+    Rr = 2,
+}
+
+impl WireReliability {
+    const MASK: u8 = 3;
+
+    /// The level at its place in the flags.
+    #[inline]
+    #[must_use]
+    pub const fn to_flags(self) -> u8 {
+        (self as u8) << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT
+    }
+
+    /// The level in the flags of a message request; `None` for the value without meaning.
+    #[inline]
+    #[must_use]
+    pub const fn from_flags(flags: u8) -> Option<Self> {
+        match (flags >> flag::MESSAGE_REQUEST_RELIABILITY_SHIFT) & Self::MASK {
+            0 => Some(Self::Ud),
+            1 => Some(Self::Rd),
+            2 => Some(Self::Rr),
+            _ => None,
+        }
+    }
+}
+
+/// How the two ends of a connection find each other, bits 7:6 of connect IUs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum ConnectMode {
+    /// One end waits, the other asks.
+    #[default]
+    ClientServer = 0,
+    /// Both ask.
+    PeerToPeer = 1,
+}
+
+impl ConnectMode {
+    /// The mode at its place in the flags.
+    #[inline]
+    #[must_use]
+    pub const fn to_flags(self) -> u8 {
+        (self as u8) << flag::CONNECT_MODE_SHIFT
+    }
+
+    /// The mode in the flags of a connect IU; `None` for the values without meaning.
+    #[inline]
+    #[must_use]
+    pub const fn from_flags(flags: u8) -> Option<Self> {
+        match flags >> flag::CONNECT_MODE_SHIFT {
+            0 => Some(Self::ClientServer),
+            1 => Some(Self::PeerToPeer),
+            _ => None,
+        }
+    }
+}
+
+/// FCVI_SEND_RQST, FCVI_WRITE_RQST, FCVI_READ_RQST.
+pub mod message_request {
+    use super::flag;
+
+    /// FCVI_PARAMETER is immediate data.
+    pub const IMMEDIATE: u8 = flag::MESSAGE_REQUEST_IMMEDIATE;
+    /// The sender waits for a response IU.
+    pub const RESPONSE_REQUESTED: u8 = flag::MESSAGE_REQUEST_RESPONSE_REQUESTED;
+    /// The descriptor had its queue fence set; for information.
+    pub const FENCE: u8 = flag::MESSAGE_REQUEST_FENCE;
+}
+
+/// FCVI_SEND_RESP, FCVI_WRITE_RESP, FCVI_READ_RESP.
+pub mod message_response {
+    use super::flag;
+
+    /// FCVI_PARAMETER is a reason.
+    pub const ERROR: u8 = flag::MESSAGE_RESPONSE_ERROR;
+    /// The last data of a read.
+    pub const LAST: u8 = flag::MESSAGE_RESPONSE_LAST;
+    /// FCVI_MSG_ID stands for every message up to it [P-16].
+    pub const CUMULATIVE: u8 = flag::MESSAGE_RESPONSE_CUMULATIVE;
+}
+
+/// FCVI_CONNECT_RQST.
+pub mod connect_request {
+    use super::{ConnectMode, flag};
+
+    /// An earlier request is repeated.
+    pub const RETRY: u8 = flag::CONNECT_RETRY;
+
+    /// The connection mode; `None` for the values without meaning.
+    #[inline]
+    #[must_use]
+    pub const fn mode(flags: u8) -> Option<ConnectMode> {
+        ConnectMode::from_flags(flags)
+    }
+}
+
+/// FCVI_CONNECT_RESP1, FCVI_CONNECT_RESP2, FCVI_CONNECT_RESP3.
+pub mod connect_response {
+    use super::{ConnectMode, flag};
+
+    /// An earlier response is repeated, or a repeated request answered.
+    pub const RETRY: u8 = flag::CONNECT_RETRY;
+    /// There will be no connection; FCVI_PARAMETER says why.
+    pub const ERROR: u8 = flag::CONNECT_RESPONSE_ERROR;
+
+    /// The connection mode of the request; `None` for the values without meaning.
+    #[inline]
+    #[must_use]
+    pub const fn mode(flags: u8) -> Option<ConnectMode> {
+        ConnectMode::from_flags(flags)
+    }
+}
+
+/// FCVI_DISCONNECT_RQST, FCVI_DISCONNECT_RESP.
+pub mod disconnect {
+    use super::flag;
+
+    /// An error is the cause; FCVI_PARAMETER says which.
+    pub const ERROR: u8 = flag::DISCONNECT_ERROR;
+    /// The sender waits for a response.
+    pub const REPLY_EXPECTED: u8 = flag::DISCONNECT_REPLY_EXPECTED;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        ConnectMode, WireReliability, connect_request, connect_response, disconnect,
+        message_request, message_response,
+    };
+
+    #[test]
+    fn levels_and_modes_come_back_among_other_bits() {
+        for level in [
+            WireReliability::Ud,
+            WireReliability::Rd,
+            WireReliability::Rr,
+        ] {
+            for others in [0, 0xCF] {
+                let flags = level.to_flags() | others;
+                assert_eq!(WireReliability::from_flags(flags), Some(level));
+            }
+        }
+        assert_eq!(WireReliability::from_flags(0x30), None);
+        for mode in [ConnectMode::ClientServer, ConnectMode::PeerToPeer] {
+            for others in [0, 0x3F] {
+                let flags = mode.to_flags() | others;
+                assert_eq!(connect_request::mode(flags), Some(mode));
+                assert_eq!(connect_response::mode(flags), Some(mode));
+            }
+        }
+        assert_eq!(connect_request::mode(0x80), None);
+        assert_eq!(connect_response::mode(0xC0), None);
+    }
+
+    #[test]
+    fn flags_of_a_class_do_not_overlap() {
+        let classes: [&[u8]; 5] = [
+            &[
+                message_request::IMMEDIATE,
+                message_request::RESPONSE_REQUESTED,
+                0x30,
+                message_request::FENCE,
+            ],
+            &[
+                message_response::ERROR,
+                message_response::LAST,
+                message_response::CUMULATIVE,
+            ],
+            &[0xC0, connect_request::RETRY],
+            &[0xC0, connect_response::RETRY, connect_response::ERROR],
+            &[disconnect::ERROR, disconnect::REPLY_EXPECTED],
+        ];
+        for flags in classes {
+            let union = flags.iter().fold(0, |all, flag| all | flag);
+            let bits: u32 = flags.iter().map(|flag| flag.count_ones()).sum();
+            assert_eq!(u8::count_ones(union), bits);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Whole frames, from the destination address to the last reserved byte.
+//!
+//! | Offset | Bytes | Part |
+//! | --- | --- | --- |
+//! | 0 | 14 | Ethernet header (18 when it was received with a tag) |
+//! | 14 | 14 | FCoE header |
+//! | 28 | 24 | FC header |
+//! | 52 | 0 to 2112 | data field: device_header, payload, fill |
+//! | 52 + n | 8 | FCoE trailer |
+//!
+//! Reading: [`FrameView`] and [`IuView`]. Writing: a header by [`FrameHeader`] or
+//! [`HeaderTemplate`], payload and fill by the caller, then [`seal`].
+
+mod template;
+
+pub use template::{HeaderTemplate, PerFrame};
+
+use crate::crc::fc_crc;
+use crate::device_header::{self, DeviceHeader};
+use crate::error::{EmitError, Field, ParseError, Reason};
+use crate::ethernet::{self, ETHERTYPE_FCOE, EthernetHeader, MacAddress};
+use crate::fc::{FCtl, FcHeader, FcType};
+use crate::fcoe::{
+    Eof, FCOE_HEADER_BYTES, FCOE_TRAILER_BYTES, FcoeHeader, FcoeTrailer, MAX_DATA_FIELD_BYTES,
+    MAX_FRAME_BYTES, MIN_FRAME_BYTES, Sof,
+};
+use crate::profile;
+use crate::wire::{Reader, Writer, tiles};
+
+const ETHERNET: usize = 0;
+const FCOE: usize = 14;
+const FC: usize = 28;
+const DEVICE: usize = 52;
+
+/// The longest header: up to and with a device_header of 32 bytes.
+pub const MAX_HEADER_BYTES: usize = 84;
+
+const _: () = assert!(tiles(
+    &[
+        (ETHERNET, ethernet::HEADER_BYTES),
+        (FCOE, FCOE_HEADER_BYTES),
+        (FC, FcHeader::BYTES),
+        (DEVICE, device_header::LONG_BYTES),
+    ],
+    MAX_HEADER_BYTES
+));
+
+/// A received frame that passed every check that needs no state.
+#[derive(Clone, Copy, Debug)]
+pub struct FrameView<'a> {
+    /// Its Ethernet header.
+    pub ethernet: EthernetHeader,
+    /// Start of frame: `I3` or `N3`.
+    pub sof: Sof,
+    /// End of frame: `N` or `T`.
+    pub eof: Eof,
+    /// Its FC header.
+    pub fc: FcHeader,
+    data_field: &'a [u8],
+}
+
+impl<'a> FrameView<'a> {
+    /// Reads a frame, from the destination address to the last byte before the
+    /// Ethernet check sum. FCoE has no length field: `bytes` must be exactly as
+    /// long as the frame.
+    ///
+    /// # Errors
+    /// The first field that is wrong; `Crc` `BadCrc` if all before it is well formed.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        const TOO_SHORT: ParseError = ParseError::new(Field::Frame, Reason::TooShort);
+        let (ethernet, ethernet_bytes) = EthernetHeader::parse(bytes)?;
+        if ethernet.ethertype != ETHERTYPE_FCOE {
+            return Err(ParseError::new(Field::EtherType, Reason::Unknown));
+        }
+        let pdu = bytes.get(ethernet_bytes..).ok_or(TOO_SHORT)?;
+        let (fcoe, rest) = pdu
+            .split_first_chunk::<FCOE_HEADER_BYTES>()
+            .ok_or(TOO_SHORT)?;
+        let (covered, trailer) = rest
+            .split_last_chunk::<FCOE_TRAILER_BYTES>()
+            .ok_or(TOO_SHORT)?;
+        let (fc, data_field) = covered
+            .split_first_chunk::<{ FcHeader::BYTES }>()
+            .ok_or(TOO_SHORT)?;
+        if data_field.len() > MAX_DATA_FIELD_BYTES {
+            return Err(ParseError::new(Field::Frame, Reason::TooLong));
+        }
+        if data_field.len() & 3 != 0 {
+            return Err(ParseError::new(Field::Frame, Reason::NotMultipleOf4));
+        }
+        let FcoeHeader { sof } = FcoeHeader::parse(fcoe)?;
+        if !matches!(sof, Sof::I3 | Sof::N3) {
+            return Err(ParseError::new(Field::Sof, Reason::Unknown));
+        }
+        let FcoeTrailer { crc, eof } = FcoeTrailer::parse(trailer);
+        if !matches!(eof, Eof::N | Eof::T) {
+            return Err(ParseError::new(Field::Eof, Reason::Unknown));
+        }
+        if fc_crc(covered) != crc {
+            return Err(ParseError::new(Field::Crc, Reason::BadCrc));
+        }
+        let fc = FcHeader::parse(fc);
+        Ok(Self {
+            ethernet,
+            sof,
+            eof,
+            data_field: without_fill(fc.f_ctl, data_field)?,
+            fc,
+        })
+    }
+
+    /// The data field without its fill.
+    #[inline]
+    #[must_use]
+    pub fn data_field(&self) -> &'a [u8] {
+        self.data_field
+    }
+
+    /// Reads the frame as part of an FC-VI IU, whose opcode decides TYPE, R_CTL
+    /// and DF_CTL.
+    ///
+    /// # Errors
+    /// `FcType` `Unknown`; those of [`DeviceHeader::parse`]; `DfCtl` or `RCtl`
+    /// `Mismatch`.
+    #[inline]
+    pub fn iu(&self) -> Result<IuView<'a>, ParseError> {
+        if self.fc.fc_type != FcType::Vi {
+            return Err(ParseError::new(Field::FcType, Reason::Unknown));
+        }
+        let (header, header_bytes) = DeviceHeader::parse(self.data_field)?;
+        if self.fc.df_ctl != profile::df_ctl(header_bytes) {
+            return Err(ParseError::new(Field::DfCtl, Reason::Mismatch));
+        }
+        if self.fc.r_ctl != header.opcode.r_ctl() {
+            return Err(ParseError::new(Field::RCtl, Reason::Mismatch));
+        }
+        let payload = self
+            .data_field
+            .get(header_bytes..)
+            .ok_or(ParseError::new(Field::DeviceHeader, Reason::TooShort))?;
+        Ok(IuView { header, payload })
+    }
+}
+
+/// Only the last frame of a sequence may have fill, and not more than it has bytes.
+#[inline]
+fn without_fill(f_ctl: FCtl, data_field: &[u8]) -> Result<&[u8], ParseError> {
+    let fill_bytes = f_ctl.fill_bytes();
+    if fill_bytes == 0 {
+        return Ok(data_field);
+    }
+    if !f_ctl.contains(FCtl::END_SEQUENCE) {
+        return Err(ParseError::new(Field::FillBytes, Reason::Mismatch));
+    }
+    data_field
+        .len()
+        .checked_sub(fill_bytes)
+        .and_then(|data_bytes| data_field.get(..data_bytes))
+        .ok_or(ParseError::new(Field::FillBytes, Reason::TooLong))
+}
+
+/// The FC-VI part of a frame.
+#[derive(Clone, Copy, Debug)]
+pub struct IuView<'a> {
+    /// Its device_header.
+    pub header: DeviceHeader,
+    /// What follows it, without fill.
+    pub payload: &'a [u8],
+}
+
+/// Everything in front of the payload of a frame to be sent, untagged.
+///
+/// It is written as it is given; that DF_CTL and R_CTL agree with the
+/// device_header is the caller's task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameHeader {
+    /// Destination.
+    pub dst: MacAddress,
+    /// Source.
+    pub src: MacAddress,
+    /// Start of frame.
+    pub sof: Sof,
+    /// FC header.
+    pub fc: FcHeader,
+    /// device_header; `None` for frames of other types.
+    pub device: Option<DeviceHeader>,
+}
+
+impl FrameHeader {
+    /// Bytes that [`FrameHeader::emit`] writes: 52, 68 or 84.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match &self.device {
+            None => DEVICE,
+            Some(device) => match device.opcode.header_bytes() {
+                device_header::SHORT_BYTES => template::SHORT,
+                _ => template::LONG,
+            },
+        }
+    }
+
+    /// Writes the header to the front of `out` and returns its length.
+    ///
+    /// # Errors
+    /// [`EmitError::BufferTooShort`].
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> Result<usize, EmitError> {
+        HeaderTemplate::new(self).copy_to(out)
+    }
+
+    /// The header, and zeros behind it if it is not the longest.
+    #[inline]
+    fn image(&self) -> [u8; MAX_HEADER_BYTES] {
+        let mut ethernet = [0; ethernet::HEADER_BYTES];
+        EthernetHeader {
+            dst: self.dst,
+            src: self.src,
+            vlan_tci: None,
+            ethertype: ETHERTYPE_FCOE,
+        }
+        .emit_untagged(&mut ethernet);
+        let mut fcoe = [0; FCOE_HEADER_BYTES];
+        FcoeHeader { sof: self.sof }.emit(&mut fcoe);
+        let mut fc = [0; FcHeader::BYTES];
+        self.fc.emit(&mut fc);
+        let device = self
+            .device
+            .map_or([0; device_header::LONG_BYTES], |d| d.image());
+
+        let mut image = [0; MAX_HEADER_BYTES];
+        let mut out = Writer(&mut image);
+        out.array::<ETHERNET, { ethernet::HEADER_BYTES }>(ethernet);
+        out.array::<FCOE, FCOE_HEADER_BYTES>(fcoe);
+        out.array::<FC, { FcHeader::BYTES }>(fc);
+        out.array::<DEVICE, { device_header::LONG_BYTES }>(device);
+        image
+    }
+}
+
+/// Ends an untagged frame of `frame_bytes` at the front of `buf`, header, payload,
+/// fill and trailer together: computes the CRC and writes it, `eof` and three zeros
+/// into the last eight bytes.
+///
+/// # Errors
+/// [`EmitError::FrameLength`] if no frame has this length, which is a multiple of 4
+/// from 60 to 2172; [`EmitError::BufferTooShort`].
+#[inline]
+pub fn seal(buf: &mut [u8], frame_bytes: usize, eof: Eof) -> Result<(), EmitError> {
+    if !(MIN_FRAME_BYTES..=MAX_FRAME_BYTES).contains(&frame_bytes) || frame_bytes & 3 != 0 {
+        return Err(EmitError::FrameLength { frame_bytes });
+    }
+    let too_short = EmitError::BufferTooShort {
+        needed_bytes: frame_bytes,
+    };
+    let frame = buf.get_mut(..frame_bytes).ok_or(too_short)?;
+    let (body, trailer) = frame
+        .split_last_chunk_mut::<FCOE_TRAILER_BYTES>()
+        .ok_or(too_short)?;
+    let covered = body.get(FC..).ok_or(too_short)?;
+    let crc = fc_crc(covered);
+    FcoeTrailer { crc, eof }.emit(trailer);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,56 @@
+//! FC-VI over FCoE: frames as bytes and as values.
+//!
+//! A frame, outermost first, and the module of each part:
+//!
+//! ```text
+//!   0  Ethernet header          14 (18 tagged)   ethernet
+//!  14  FCoE header, SOF         14               fcoe
+//!  28  FC header                24               fc
+//!  52  device_header            16 or 32         device_header, iu, flags, reason
+//!      payload and fill         0..              connect, els
+//!      FC CRC                    4               crc
+//!      EOF, reserved             4               fcoe
+//! ```
+//!
+//! [`frame`] reads and writes whole frames; [`profile`] is the one table of the
+//! values that are our own choice and not taken from a standard. Every type is
+//! read by `parse` and written by `emit`. No input can make either panic, and
+//! neither allocates.
+
+#![no_std]
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic
+    )
+)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod connect;
+pub mod crc;
+pub mod device_header;
+pub mod els;
+pub mod error;
+pub mod ethernet;
+pub mod fc;
+pub mod fcoe;
+pub mod flags;
+pub mod frame;
+pub mod iu;
+pub mod profile;
+pub mod reason;
+#[cfg(test)]
+mod seeded;
+mod wire;
+
+pub use connect::{Discriminator, HostAddress, NetAddress};
+pub use error::{EmitError, ParseError};
+pub use ethernet::MacAddress;
+pub use fc::NPortId;

@@ -1,0 +1,394 @@
+//! An independent judge: what tshark reads in our frames, and in those of others,
+//! must be what we read.
+
+mod common;
+
+use std::io::ErrorKind;
+use std::path::Path;
+use std::process::Command;
+
+use common::golden_frames;
+use fcvi_frame::connect::{ConnectRequest, ConnectResponse};
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::els::{Adisc, Logo, LsRjt};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
+use fcvi_frame::fcoe::{Eof, MAX_DATA_FIELD_BYTES, Sof};
+use fcvi_frame::frame::{FrameHeader, FrameView, HeaderTemplate, PerFrame, seal};
+use fcvi_frame::iu::Opcode;
+use fcvi_frame::{MacAddress, profile};
+
+const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
+const GENERATED_FRAMES: usize = 300;
+
+/// What is asked of tshark; `describe` answers for us in the same order and form.
+const FIELDS: [&str; 21] = [
+    "eth.dst",
+    "eth.src",
+    "vlan.id",
+    "fcoe.ver",
+    "fcoe.sof",
+    "fcoe.eof",
+    "fcoe.crc.status",
+    "fc.r_ctl",
+    "fc.d_id",
+    "fc.cs_ctl",
+    "fc.s_id",
+    "fc.type",
+    "fc.f_ctl",
+    "fc.seq_id",
+    "fc.df_ctl",
+    "fc.seq_cnt",
+    "fc.ox_id",
+    "fc.rx_id",
+    "fc.parameter",
+    "fc.relative_offset",
+    "data.len",
+];
+
+fn describe(view: &FrameView<'_>) -> String {
+    let fc = &view.fc;
+    // tshark shows Parameter as an offset for FCP data, and hands the data field,
+    // fill included, to its data dissector except for link services.
+    let is_offset = fc.fc_type == FcType::Fcp && fc.f_ctl.contains(FCtl::RELATIVE_OFFSET);
+    let (parameter, offset) = if is_offset {
+        (String::new(), fc.parameter.to_string())
+    } else {
+        (format!("{:#010x}", fc.parameter), String::new())
+    };
+    let data_bytes = view.data_field().len() + fc.f_ctl.fill_bytes();
+    let data = if fc.fc_type == FcType::Els || data_bytes == 0 {
+        String::new()
+    } else {
+        data_bytes.to_string()
+    };
+    [
+        view.ethernet.dst.to_string(),
+        view.ethernet.src.to_string(),
+        view.ethernet
+            .vlan_tci
+            .map_or(String::new(), |tci| (tci & 0xFFF).to_string()),
+        "0".to_string(),
+        format!("{:#04x}", view.sof.raw()),
+        format!("{:#04x}", view.eof.raw()),
+        "1".to_string(),
+        format!("{:#04x}", fc.r_ctl.raw()),
+        fc.d_id.to_string(),
+        format!("{:#04x}", fc.cs_ctl),
+        fc.s_id.to_string(),
+        format!("{:#04x}", fc.fc_type.raw()),
+        format!("{:#08x}", fc.f_ctl.0),
+        format!("{:#04x}", fc.seq_id),
+        format!("{:#04x}", fc.df_ctl),
+        fc.seq_cnt.to_string(),
+        format!("{:#06x}", fc.ox_id),
+        format!("{:#06x}", fc.rx_id),
+        parameter,
+        offset,
+        data,
+    ]
+    .join("\t")
+}
+
+/// xorshift64*: the same frames in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    fn id(&mut self) -> NPortId {
+        let [a, b, c, ..] = self.next().to_be_bytes();
+        NPortId::from_bytes([a, b, c])
+    }
+}
+
+fn generated_header(random: &mut Random) -> FrameHeader {
+    let opcode = Opcode::ALL[random.below(Opcode::ALL.len())];
+    let long = opcode.header_bytes() == 32;
+    let (d_id, s_id) = (random.id(), random.id());
+    FrameHeader {
+        dst: MacAddress::vn2vn(d_id),
+        src: MacAddress::vn2vn(s_id),
+        sof: if random.below(2) == 0 {
+            Sof::I3
+        } else {
+            Sof::N3
+        },
+        fc: FcHeader {
+            r_ctl: opcode.r_ctl(),
+            d_id,
+            cs_ctl: random.next() as u8,
+            s_id,
+            fc_type: FcType::Vi,
+            f_ctl: profile::F_CTL_ONE_WAY_LAST.union(FCtl::RELATIVE_OFFSET),
+            seq_id: random.next() as u8,
+            df_ctl: profile::df_ctl(opcode.header_bytes()),
+            seq_cnt: random.next() as u16,
+            ox_id: random.next() as u16,
+            rx_id: random.next() as u16,
+            parameter: random.next() as u32,
+        },
+        device: Some(DeviceHeader {
+            handle: random.next() as u32,
+            opcode,
+            flags: random.next() as u8,
+            msg_id: random.next() as u32,
+            parameter: random.next() as u32,
+            rmt_va: if long { random.next() } else { 0 },
+            rmt_va_handle: if long { random.next() as u32 } else { 0 },
+            tot_len: if long { random.next() as u32 } else { 0 },
+        }),
+    }
+}
+
+fn payload_bytes(opcode: Opcode, random: &mut Random) -> usize {
+    match opcode {
+        Opcode::ConnectRequest => ConnectRequest::BYTES,
+        Opcode::ConnectResponse1 => ConnectResponse::BYTES,
+        _ => random.below(MAX_DATA_FIELD_BYTES - opcode.header_bytes() + 1),
+    }
+}
+
+/// A frame by way of a template, as data frames are sent.
+fn generated_frame(random: &mut Random) -> Vec<u8> {
+    let header = generated_header(random);
+    let device = header.device.expect("generated with one");
+    let payload: Vec<u8> = (0..payload_bytes(device.opcode, random))
+        .map(|_| random.next() as u8)
+        .collect();
+    let fill_bytes = payload.len().wrapping_neg() & 3;
+    let mut bytes = vec![0; header.bytes()];
+    let per_frame = PerFrame {
+        sof: header.sof,
+        f_ctl: header.fc.f_ctl.with_fill(fill_bytes as u8),
+        seq_id: header.fc.seq_id,
+        seq_cnt: header.fc.seq_cnt,
+        ox_id: header.fc.ox_id,
+        relative_offset: header.fc.parameter,
+        flags: device.flags,
+        msg_id: device.msg_id,
+        fcvi_parameter: device.parameter,
+        rmt_va: device.rmt_va,
+        rmt_va_handle: device.rmt_va_handle,
+        tot_len: device.tot_len,
+    };
+    HeaderTemplate::new(&header)
+        .emit(&per_frame, &mut bytes)
+        .expect("room for the header");
+    bytes.extend_from_slice(&payload);
+    bytes.resize(bytes.len() + fill_bytes + 8, 0);
+    let frame_bytes = bytes.len();
+    let eof = if random.below(2) == 0 { Eof::N } else { Eof::T };
+    seal(&mut bytes, frame_bytes, eof).expect("a legal length");
+    bytes
+}
+
+fn with_tag(bytes: &[u8]) -> Vec<u8> {
+    let mut tagged = bytes[..12].to_vec();
+    tagged.extend_from_slice(&[0x81, 0x00, 0x60, 0x2A]);
+    tagged.extend_from_slice(&bytes[12..]);
+    tagged
+}
+
+/// The classic capture file: 24 bytes for the file, 16 for each frame.
+fn write_pcap(path: &Path, frames: &[Vec<u8>]) {
+    const MAGIC: u32 = 0xA1B2_C3D4;
+    const LINKTYPE_ETHERNET: u32 = 1;
+    let mut file = Vec::new();
+    let words = |file: &mut Vec<u8>, words: &[u32]| {
+        file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    };
+    let version = 2 | (4 << 16);
+    words(
+        &mut file,
+        &[MAGIC, version, 0, 0, 65_535, LINKTYPE_ETHERNET],
+    );
+    for (number, frame) in frames.iter().enumerate() {
+        let length = frame.len() as u32;
+        words(&mut file, &[number as u32, 0, length, length]);
+        file.extend_from_slice(frame);
+    }
+    std::fs::write(path, file).expect("a capture file can be written");
+}
+
+/// One line for each frame, the fields separated by tabs.
+fn ask_tshark(path: &Path, fields: &[&str]) -> Vec<String> {
+    let mut command = Command::new("tshark");
+    command.args([
+        "-n",
+        "-o",
+        "fc.reassemble:FALSE",
+        "-T",
+        "fields",
+        "-E",
+        "occurrence=f",
+        "-r",
+    ]);
+    command.arg(path);
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    let output = match command.output() {
+        Ok(output) => output,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            panic!(
+                "tshark is not installed, and this test needs its judgement: apt-get install tshark"
+            )
+        }
+        Err(error) => panic!("tshark cannot be run: {error}"),
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "tshark failed: {errors}");
+    let lines = String::from_utf8(output.stdout).expect("tshark writes text");
+    lines.lines().map(str::to_string).collect()
+}
+
+#[test]
+fn tshark_reads_what_we_read() {
+    println!("seed {SEED:#x}");
+    let mut random = Random(SEED);
+    let mut frames = Vec::new();
+    for (_, bytes) in golden_frames() {
+        frames.push(with_tag(&bytes));
+        frames.push(bytes);
+    }
+    frames.extend((0..GENERATED_FRAMES).map(|_| generated_frame(&mut random)));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fcvi_frame_tshark.pcap");
+    write_pcap(&path, &frames);
+    let judged = ask_tshark(&path, &FIELDS);
+    assert_eq!(judged.len(), frames.len());
+    for (number, (frame, judged)) in frames.iter().zip(&judged).enumerate() {
+        let view =
+            FrameView::parse(frame).unwrap_or_else(|error| panic!("frame {number}: {error}"));
+        assert_eq!(
+            &describe(&view),
+            judged,
+            "frame {number}, fields {FIELDS:?}"
+        );
+    }
+}
+
+/// The judge must be able to say no.
+#[test]
+fn tshark_finds_a_wrong_crc() {
+    let frames: Vec<_> = golden_frames()
+        .into_iter()
+        .map(|(_, mut bytes)| {
+            let last = bytes.len() - 9;
+            bytes[last] ^= 1;
+            bytes
+        })
+        .collect();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fcvi_frame_tshark_bad.pcap");
+    write_pcap(&path, &frames);
+    let status = FIELDS
+        .iter()
+        .position(|field| *field == "fcoe.crc.status")
+        .expect("asked for");
+    for (line, frame) in ask_tshark(&path, &FIELDS).iter().zip(&frames) {
+        assert_eq!(line.split('\t').nth(status), Some("0"), "{line}");
+        assert!(FrameView::parse(frame).is_err());
+    }
+}
+
+fn els_frame(r_ctl: RCtl, f_ctl: FCtl, payload: &[u8]) -> Vec<u8> {
+    let (a, b) = (
+        NPortId::from_bytes([0, 1, 1]),
+        NPortId::from_bytes([0, 2, 2]),
+    );
+    let (s_id, d_id) = if r_ctl == RCtl::ElsRequest {
+        (a, b)
+    } else {
+        (b, a)
+    };
+    let header = FrameHeader {
+        dst: MacAddress::vn2vn(d_id),
+        src: MacAddress::vn2vn(s_id),
+        sof: Sof::I3,
+        fc: FcHeader {
+            r_ctl,
+            d_id,
+            cs_ctl: 0,
+            s_id,
+            fc_type: FcType::Els,
+            f_ctl,
+            seq_id: 0,
+            df_ctl: 0,
+            seq_cnt: 0,
+            ox_id: 0x77,
+            rx_id: 0xFFFF,
+            parameter: 0,
+        },
+        device: None,
+    };
+    let mut bytes = vec![0; header.bytes()];
+    header.emit(&mut bytes).expect("room for the header");
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len() + 8, 0);
+    let frame_bytes = bytes.len();
+    seal(&mut bytes, frame_bytes, Eof::T).expect("a legal length");
+    bytes
+}
+
+#[test]
+fn tshark_reads_our_link_services() {
+    let id = NPortId::from_bytes([0, 1, 1]);
+    let adisc = Adisc {
+        hard_address: NPortId::from_bytes([0x0A, 0x0B, 0x0C]),
+        port_name: 0x2000_5254_0000_0001,
+        node_name: 0x1000_5254_0000_0001,
+        n_port_id: id,
+    };
+    let mut request = [0; Adisc::BYTES];
+    adisc.emit_request(&mut request);
+    let mut accept = [0; Adisc::BYTES];
+    adisc.emit_accept(&mut accept);
+    let mut logo = [0; Logo::BYTES];
+    Logo {
+        n_port_id: id,
+        port_name: adisc.port_name,
+    }
+    .emit(&mut logo);
+    let mut reject = [0; LsRjt::BYTES];
+    LsRjt {
+        reason: LsRjt::COMMAND_NOT_SUPPORTED,
+        explanation: 0x2C,
+    }
+    .emit(&mut reject);
+
+    let (ask, answer) = (profile::F_CTL_REQUEST, profile::F_CTL_FINAL_REPLY);
+    let frames = [
+        els_frame(RCtl::ElsRequest, ask, &request),
+        els_frame(RCtl::ElsReply, answer, &accept),
+        els_frame(RCtl::ElsRequest, ask, &logo),
+        els_frame(RCtl::ElsReply, answer, &reject),
+    ];
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fcvi_frame_tshark_els.pcap");
+    write_pcap(&path, &frames);
+    let fields = [
+        "fcels.opcode",
+        "fcels.hrdaddr",
+        "fcels.npname",
+        "fcels.fnname",
+        "fcels.portid",
+        "fcels.rjt.reason",
+        "fcels.rjt.detail",
+        "_ws.malformed",
+    ];
+    let (port, node) = ("20:00:52:54:00:00:00:01", "10:00:52:54:00:00:00:01");
+    let expected = [
+        format!("0x52\t0a.0b.0c\t{port}\t{node}\t00.01.01\t\t\t"),
+        format!("0x02\t0a.0b.0c\t{port}\t{node}\t00.01.01\t\t\t"),
+        format!("0x05\t\t{port}\t\t00.01.01\t\t\t"),
+        "0x01\t\t\t\t\t0x0b\t0x2c\t".to_string(),
+    ];
+    assert_eq!(ask_tshark(&path, &fields), expected);
+}

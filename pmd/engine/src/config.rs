@@ -1,0 +1,64 @@
+//! Identity, timers and limits of one N_Port.
+
+use fcvi_frame::connect::HostAddress;
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::profile;
+
+/// Nanoseconds in a millisecond.
+const NS_PER_MS: u64 = 1_000_000;
+
+/// What an [`Engine`](crate::Engine) must know before the first frame.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Our N_Port_ID; also the low half of our MAC address.
+    pub n_port_id: NPortId,
+    /// Our Port_Name.
+    pub port_name: u64,
+    /// Our Node_Name.
+    pub node_name: u64,
+    /// The host part of our network address.
+    pub host: HostAddress,
+    /// The largest data field of a frame that we send or accept, device_header included.
+    pub data_field_bytes: u16,
+    /// E_D_TOV: how long a message may lack its next frame.
+    pub e_d_tov_ns: u64,
+    /// R_A_TOV: how long a frame can live in the network.
+    pub r_a_tov_ns: u64,
+    /// FCVI_ULP_TIMEOUT: how long a response may take. A request is repeated four times in it.
+    pub ulp_timeout_ns: u64,
+    /// After another port of the same host answered NO_MATCH, how long a silent one is waited for.
+    pub silent_port_ns: u64,
+    /// Ask a peer with open connections that it is still there when it was silent for so long;
+    /// 0 if the port itself reports stations that go.
+    pub probe_interval_ns: u64,
+    /// VIs, at most 65535.
+    pub max_vi: u32,
+    /// Connection requests of others waiting for the consumer, at most.
+    pub max_incoming: u32,
+    /// Disconnects waiting for their response, at most.
+    pub max_closing: u32,
+    /// A message ID further ahead than this is not believed.
+    pub message_window: u32,
+}
+
+impl EngineConfig {
+    /// The defaults of the wire profile for this identity.
+    pub fn new(n_port_id: NPortId, host: HostAddress) -> Self {
+        Self {
+            n_port_id,
+            port_name: 0,
+            node_name: 0,
+            host,
+            data_field_bytes: fcvi_frame::fcoe::MAX_DATA_FIELD_BYTES as u16,
+            e_d_tov_ns: u64::from(profile::E_D_TOV_MS) * NS_PER_MS,
+            r_a_tov_ns: u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
+            ulp_timeout_ns: 2 * u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
+            silent_port_ns: 100 * NS_PER_MS,
+            probe_interval_ns: 0,
+            max_vi: 1024,
+            max_incoming: 256,
+            max_closing: 1024,
+            message_window: 1 << 24,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Every drop and every event of the engine, with its reason.
+
+macro_rules! counters {
+    ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
+        /// What the engine counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[doc = $doc])+ $variant,)+ }
+
+        impl Counter {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [Counter] = &[$(Counter::$variant,)+];
+
+            /// The stable name under which it is shown.
+            pub const fn name(self) -> &'static str {
+                match self { $(Counter::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Messages whose last frame was sent.
+    TxMessages => "tx_messages",
+    /// Data frames sent.
+    TxFrames => "tx_frames",
+    /// Messages delivered.
+    RxMessages => "rx_messages",
+    /// Data frames accepted.
+    RxFrames => "rx_frames",
+    /// Not an FCoE frame, or a malformed one.
+    DropMalformed => "drop_malformed",
+    /// The CRC of the FC frame is wrong.
+    DropBadCrc => "drop_bad_crc",
+    /// D_ID, S_ID and the MAC addresses do not fit us or each other.
+    DropBadAddress => "drop_bad_address",
+    /// An FC TYPE that is not served.
+    DropUnknownType => "drop_unknown_type",
+    /// An FC-VI frame whose opcode, R_CTL, DF_CTL or length is wrong.
+    DropBadIu => "drop_bad_iu",
+    /// An information unit that this version does not serve.
+    DropUnsupportedIu => "drop_unsupported_iu",
+    /// No connected VI has this handle and this peer.
+    DropUnknownHandle => "drop_unknown_handle",
+    /// The frame contradicts the connection's attributes.
+    DropWrongLevel => "drop_wrong_level",
+    /// A message that was already delivered, skipped or given up.
+    DropStaleMessage => "drop_stale_message",
+    /// A message ID too far ahead.
+    DropOutOfWindow => "drop_out_of_window",
+    /// A further frame of a message that is not open.
+    DropNoContext => "drop_no_context",
+    /// A further frame whose identifiers are not those of the open message.
+    DropSynonym => "drop_synonym",
+    /// A frame that the open message already has.
+    DropDuplicate => "drop_duplicate",
+    /// The rest of a message that was given up.
+    DropDiscarded => "drop_discarded",
+    /// A message for which no receive descriptor was posted.
+    DropNoDescriptor => "drop_no_descriptor",
+    /// An RDMA write that was refused.
+    DropRdmaProtection => "drop_rdma_protection",
+    /// Messages that never came.
+    LostMessages => "lost_messages",
+    /// Messages that lacked a frame.
+    IncompleteMessages => "incomplete_messages",
+    /// Connections established.
+    Connects => "connects",
+    /// Connections broken by an error or by the other end.
+    Breaks => "breaks",
+    /// Connection requests refused for want of room.
+    DropIncomingFull => "drop_incoming_full",
+    /// Connection requests nobody waited for.
+    NoMatch => "no_match",
+    /// Connection IUs that fit no procedure of ours.
+    DropStrayConnect => "drop_stray_connect",
+    /// Disconnects given up without a response.
+    CloseTimeouts => "close_timeouts",
+    /// Disconnects forgotten for want of room.
+    CloseOverflows => "close_overflows",
+    /// Connection IUs sent again.
+    Retries => "retries",
+    /// Peers lost.
+    PeersLost => "peers_lost",
+    /// Frames that the port had no room for and that a timer repeats.
+    ControlNoRoom => "control_no_room",
+}
+
+/// One number for each [`Counter`].
+#[derive(Clone, Debug)]
+pub struct Counters {
+    values: [u64; Counter::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            values: [0; Counter::ALL.len()],
+        }
+    }
+}
+
+impl Counters {
+    #[inline]
+    pub(crate) fn add(&mut self, counter: Counter, n: u64) {
+        self.values[counter as usize] += n;
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, counter: Counter) {
+        self.add(counter, 1);
+    }
+
+    /// How often it happened.
+    #[inline]
+    pub fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
+    /// Names and numbers, in a fixed order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+        Counter::ALL.iter().map(|c| (c.name(), self.get(*c)))
+    }
+}

@@ -1,0 +1,201 @@
+//! One VI as the protocol sees it: its state and its two message streams.
+
+use fcvi_frame::connect::Attributes;
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::flags::WireReliability;
+use fcvi_frame::frame::HeaderTemplate;
+
+use crate::connect::{ClientAttempt, ConnectError, RemoteVi};
+use crate::exchange::Exchange;
+use crate::host::SendWork;
+
+/// Reliability level of a VI (VIPL 4.6).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// Unreliable Delivery.
+    UnreliableDelivery,
+    /// Reliable Delivery.
+    ReliableDelivery,
+}
+
+impl Level {
+    /// As it stands in frames.
+    pub const fn wire(self) -> WireReliability {
+        match self {
+            Level::UnreliableDelivery => WireReliability::Ud,
+            Level::ReliableDelivery => WireReliability::Rd,
+        }
+    }
+}
+
+/// The consumer's choices for a VI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViParams {
+    /// Reliability level.
+    pub level: Level,
+    /// Longest message in bytes.
+    pub max_transfer_bytes: u32,
+    /// RDMA writes of the other end are accepted.
+    pub rdma_write: bool,
+    /// RDMA reads of the other end are accepted; told to the peer only.
+    pub rdma_read: bool,
+}
+
+/// State of a VI (VIPL 4.8).
+///
+/// ```text
+///            request / accept              RESP3, or RESP2
+///   Idle ------------------------> Pending ----------------> Connected
+///    ^  ^                             |                          |
+///    |  +--- refused, timed out ------+        break, peer gone  |
+///    |                                                           v
+///    +------------------------- disconnect -------------------- Error
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum EndpointState {
+    /// Not connected.
+    Idle = 0,
+    /// Messages flow.
+    Connected = 1,
+    /// A connection procedure is under way.
+    ConnectPending = 2,
+    /// The connection broke; `disconnect` leads back to Idle.
+    Error = 3,
+}
+
+/// Where the connection procedure of an endpoint stands.
+#[derive(Debug)]
+pub(crate) enum Phase {
+    Idle,
+    /// Client: RQST sent, no RESP1 that decides yet.
+    Requesting(Box<ClientAttempt>),
+    /// Client: RESP2 sent, RESP3 not seen.
+    AwaitResponse3 {
+        next_retry_ns: u64,
+        retries: u8,
+    },
+    /// Server: RESP1 sent, RESP2 not seen.
+    AwaitResponse2 {
+        next_retry_ns: u64,
+        retries: u8,
+    },
+    Connected,
+    Error,
+}
+
+/// The identity of one connection, on both sides.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link {
+    pub(crate) peer: NPortId,
+    pub(crate) peer_handle: u32,
+    pub(crate) connection_id: u32,
+    /// The exchange of the connect procedure: both identifiers.
+    pub(crate) ox_id: u16,
+    pub(crate) rx_id: u16,
+    pub(crate) seq_id: u8,
+    pub(crate) seq_cnt: u16,
+    /// We asked for the connection.
+    pub(crate) originator: bool,
+    /// The connect exchange is ours and still open.
+    pub(crate) exchange_open: bool,
+    pub(crate) remote: Attributes,
+}
+
+/// A message that is being cut into frames.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TxMessage {
+    pub(crate) work: SendWork,
+    pub(crate) exchange: Exchange,
+    pub(crate) msg_id: u32,
+    pub(crate) sent_bytes: u32,
+    pub(crate) next_seq_cnt: u16,
+}
+
+/// The sending side of a connection.
+pub(crate) struct TxStream {
+    pub(crate) next_msg_id: u32,
+    pub(crate) message: Option<TxMessage>,
+    pub(crate) send: HeaderTemplate,
+    pub(crate) write: HeaderTemplate,
+    pub(crate) send_payload_bytes: u32,
+    pub(crate) write_payload_bytes: u32,
+}
+
+/// What a message that is being put together is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RxKind {
+    /// A send into the claimed receive descriptor.
+    Receive { capacity_bytes: u32 },
+    /// An RDMA write; `claimed` if its immediate data took a receive descriptor.
+    Write {
+        target: (u64, u32),
+        total_bytes: u32,
+        claimed: bool,
+    },
+    /// Given up; the rest is swallowed.
+    Discard,
+}
+
+/// A message that is being put together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RxMessage {
+    pub(crate) msg_id: u32,
+    pub(crate) ox_id: u16,
+    pub(crate) seq_id: u8,
+    pub(crate) next_seq_cnt: u16,
+    pub(crate) placed_bytes: u32,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) kind: RxKind,
+}
+
+/// The receiving side of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct RxStream {
+    /// Mexp: the message ID of the next new message.
+    pub(crate) expected: u32,
+    pub(crate) message: Option<RxMessage>,
+    pub(crate) deadline_ns: u64,
+    pub(crate) timer_set: bool,
+}
+
+/// One VI.
+pub(crate) struct Endpoint {
+    pub(crate) params: ViParams,
+    pub(crate) phase: Phase,
+    /// Our handle for this connection; 0 while there is none.
+    pub(crate) handle: u32,
+    pub(crate) peer: NPortId,
+    pub(crate) peer_index: u32,
+    pub(crate) link: Option<Link>,
+    pub(crate) tx: Option<Box<TxStream>>,
+    pub(crate) rx: RxStream,
+    pub(crate) outcome: Option<Result<RemoteVi, ConnectError>>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(params: ViParams) -> Self {
+        Self {
+            params,
+            phase: Phase::Idle,
+            handle: 0,
+            peer: NPortId::default(),
+            peer_index: 0,
+            link: None,
+            tx: None,
+            rx: RxStream::default(),
+            outcome: None,
+        }
+    }
+
+    pub(crate) fn state(&self) -> EndpointState {
+        match self.phase {
+            Phase::Idle => EndpointState::Idle,
+            Phase::Requesting(_) | Phase::AwaitResponse3 { .. } | Phase::AwaitResponse2 { .. } => {
+                EndpointState::ConnectPending
+            }
+            Phase::Connected => EndpointState::Connected,
+            Phase::Error => EndpointState::Error,
+        }
+    }
+}

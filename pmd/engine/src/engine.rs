@@ -1,0 +1,134 @@
+//! The tables of one N_Port, and the verbs that the poll loop calls.
+
+use fcvi_frame::ethernet::MacAddress;
+
+use crate::accept::{Incoming, Listener};
+use crate::config::EngineConfig;
+use crate::counters::Counters;
+use crate::disconnect::Closing;
+use crate::endpoint::{Endpoint, EndpointState, Phase, ViParams};
+use crate::exchange::ExchangePool;
+use crate::host::Host;
+use crate::liveness::Peer;
+use crate::timer::{TimerKey, TimerTable};
+
+/// The number of a VI in its engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ViIndex(pub u32);
+
+impl ViIndex {
+    #[inline]
+    pub(crate) const fn slot(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The protocol state of one N_Port.
+///
+/// Verbs: [`Engine::handle_frame`], [`Engine::handle_timeout`], [`Engine::pump`],
+/// and the commands `connect`, `accept`, `reject`, `disconnect`, `listen`.
+/// [`Engine::poll_timeout`] says when it wants to be called next.
+pub struct Engine {
+    pub(crate) config: EngineConfig,
+    pub(crate) mac: MacAddress,
+    pub(crate) endpoints: Vec<Option<Endpoint>>,
+    pub(crate) exchanges: ExchangePool,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) incoming: Vec<Option<Incoming>>,
+    pub(crate) closing: Vec<Option<Closing>>,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) timers: TimerTable,
+    pub(crate) counters: Counters,
+    pub(crate) next_connection_id: u32,
+    pub(crate) next_listener: u64,
+    pub(crate) next_generation: u32,
+    pub(crate) probing: bool,
+    pub(crate) last_now_ns: u64,
+}
+
+impl Engine {
+    /// An N_Port without VIs. `first` seeds connection IDs and OX_IDs: 64 random bits.
+    pub fn new(config: EngineConfig, first: u64) -> Self {
+        let max_vi = config.max_vi.min(0xFFFF) as usize;
+        Self {
+            mac: MacAddress::vn2vn(config.n_port_id),
+            endpoints: (0..max_vi).map(|_| None).collect(),
+            exchanges: ExchangePool::new(config.r_a_tov_ns, (first >> 32) as u16),
+            listeners: Vec::new(),
+            incoming: Vec::with_capacity(config.max_incoming as usize),
+            closing: Vec::with_capacity(config.max_closing as usize),
+            peers: Vec::new(),
+            timers: TimerTable::with_capacity(4 * max_vi),
+            counters: Counters::default(),
+            next_connection_id: first as u32,
+            next_listener: 0,
+            next_generation: (first >> 16) as u32,
+            probing: false,
+            last_now_ns: 0,
+            config,
+        }
+    }
+
+    /// Who this N_Port is, and its limits.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// What happened so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Adds an Idle VI; `None` if all places are taken.
+    pub fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
+        let slot = self.endpoints.iter().position(Option::is_none)?;
+        self.endpoints[slot] = Some(Endpoint::new(params));
+        Some(ViIndex(slot as u32))
+    }
+
+    /// Removes a VI; only an Idle one can go. False if it stays.
+    pub fn destroy_vi(&mut self, vi: ViIndex) -> bool {
+        let idle = self
+            .endpoint(vi)
+            .is_some_and(|ep| matches!(ep.phase, Phase::Idle));
+        if idle {
+            self.endpoints[vi.slot()] = None;
+        }
+        idle
+    }
+
+    /// The state of a VI.
+    pub fn state(&self, vi: ViIndex) -> Option<EndpointState> {
+        self.endpoint(vi).map(Endpoint::state)
+    }
+
+    /// When [`Engine::handle_timeout`] wants to be called.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<u64> {
+        self.timers.next()
+    }
+
+    /// The time of this turn; procedures that start inside a frame use it.
+    #[inline]
+    pub fn set_now(&mut self, now_ns: u64) {
+        self.last_now_ns = now_ns;
+    }
+
+    /// Does what time wants done, at most `budget` things. True if more is due.
+    pub fn handle_timeout<H: Host>(&mut self, now_ns: u64, budget: u32, host: &mut H) -> bool {
+        self.last_now_ns = now_ns;
+        for _ in 0..budget {
+            let Some(key) = self.timers.pop_due(now_ns) else {
+                return false;
+            };
+            match key {
+                TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), host),
+                TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), host),
+                TimerKey::Incoming(index) => self.incoming_timeout(now_ns, index),
+                TimerKey::Closing(index) => self.closing_timeout(now_ns, index, host),
+                TimerKey::Liveness => self.liveness_timeout(now_ns, host),
+            }
+        }
+        self.timers.next().is_some_and(|at| at <= now_ns)
+    }
+}

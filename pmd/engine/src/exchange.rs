@@ -1,0 +1,136 @@
+//! OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again [FCVI P-10].
+//!
+//! OX_IDs go round-robin through 0x0000..=0xFFFE. Each remembers the SEQ_ID and
+//! the SEQ_CNT that come next on it, so that the triple repeats only after 256
+//! uses of the OX_ID. An exchange that ended cleanly frees its OX_ID at once;
+//! one that was given up is dead for R_A_TOV. A dry pool is back-pressure.
+
+use std::collections::VecDeque;
+
+/// 0xFFFF means "unassigned" and is never used.
+const OX_IDS: usize = 0xFFFF;
+
+/// What a sequence of a new exchange is sent with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exchange {
+    pub(crate) ox_id: u16,
+    pub(crate) seq_id: u8,
+    pub(crate) seq_cnt: u16,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Next {
+    seq_id: u8,
+    open: bool,
+    seq_cnt: u16,
+}
+
+/// The OX_IDs of one N_Port.
+pub(crate) struct ExchangePool {
+    next: Vec<Next>,
+    cursor: usize,
+    dead: VecDeque<(u64, u16)>,
+    r_a_tov_ns: u64,
+}
+
+impl ExchangePool {
+    pub(crate) fn new(r_a_tov_ns: u64, first: u16) -> Self {
+        Self {
+            next: vec![Next::default(); OX_IDS],
+            cursor: first as usize % OX_IDS,
+            dead: VecDeque::with_capacity(OX_IDS),
+            r_a_tov_ns,
+        }
+    }
+
+    /// Opens an exchange; `None` if all OX_IDs are in use or dead.
+    #[inline]
+    pub(crate) fn open(&mut self, now_ns: u64) -> Option<Exchange> {
+        if !self.dead.is_empty() {
+            self.revive(now_ns);
+        }
+        for _ in 0..OX_IDS {
+            let at = self.cursor;
+            self.cursor = if at + 1 == OX_IDS { 0 } else { at + 1 };
+            let next = &mut self.next[at];
+            if !next.open {
+                next.open = true;
+                let seq_id = next.seq_id;
+                next.seq_id = seq_id.wrapping_add(1);
+                return Some(Exchange {
+                    ox_id: at as u16,
+                    seq_id,
+                    seq_cnt: next.seq_cnt,
+                });
+            }
+        }
+        None
+    }
+
+    /// The exchange ended cleanly; `seq_cnt` is one more than the last one sent on it.
+    #[inline]
+    pub(crate) fn close(&mut self, ox_id: u16, seq_cnt: u16) {
+        if let Some(next) = self.next.get_mut(ox_id as usize) {
+            next.open = false;
+            next.seq_cnt = seq_cnt;
+        }
+    }
+
+    /// The exchange was given up: frames of it may still be on their way.
+    pub(crate) fn abandon(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
+        if let Some(next) = self.next.get_mut(ox_id as usize) {
+            next.seq_cnt = seq_cnt;
+            self.dead.push_back((now_ns + self.r_a_tov_ns, ox_id));
+        }
+    }
+
+    #[cold]
+    fn revive(&mut self, now_ns: u64) {
+        while let Some((at, ox_id)) = self.dead.front().copied() {
+            if at > now_ns {
+                break;
+            }
+            self.dead.pop_front();
+            self.next[ox_id as usize].open = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn a_triple_repeats_only_after_256_uses_of_its_ox_id() {
+        let mut pool = ExchangePool::new(1000, 0);
+        let mut seen = HashSet::new();
+        for round in 0..256 {
+            for _ in 0..OX_IDS {
+                let e = pool.open(0).unwrap();
+                assert!(
+                    seen.insert((e.ox_id, e.seq_id, e.seq_cnt)),
+                    "round {round}: {e:?}"
+                );
+                pool.close(e.ox_id, e.seq_cnt.wrapping_add(1));
+                if round > 2 && e.ox_id > 8 {
+                    // the other OX_IDs behave alike; the set would grow to 16 million
+                    seen.remove(&(e.ox_id, e.seq_id, e.seq_cnt));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_abandoned_ox_id_is_dead_for_r_a_tov_and_a_dry_pool_is_back_pressure() {
+        let mut pool = ExchangePool::new(1000, 0xFFFE);
+        for _ in 0..OX_IDS {
+            pool.open(0).unwrap();
+        }
+        assert_eq!(pool.open(0), None);
+        pool.abandon(5, 77, 3);
+        assert_eq!(pool.open(1004), None);
+        let e = pool.open(1005).unwrap();
+        assert_eq!((e.ox_id, e.seq_id, e.seq_cnt), (77, 1, 3));
+    }
+}

@@ -1,0 +1,180 @@
+//! What the engine asks of its surroundings: queues, registered memory, a port.
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+
+use crate::endpoint::EndpointState;
+use crate::engine::ViIndex;
+
+/// Status bits of a completed descriptor, as the guide numbers them (VIPL 5.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+impl Status {
+    /// No error bit.
+    pub const OK: Status = Status(0);
+    /// Local Format Error.
+    pub const FORMAT: Status = Status(0x0000_0002);
+    /// Local Protection Error.
+    pub const PROTECTION: Status = Status(0x0000_0004);
+    /// Local Length Error.
+    pub const LENGTH: Status = Status(0x0000_0008);
+    /// Partial Packet Error, always with another bit.
+    pub const PARTIAL: Status = Status(0x0000_0010);
+    /// Descriptor Flushed.
+    pub const FLUSHED: Status = Status(0x0000_0020);
+    /// Transport Error.
+    pub const TRANSPORT: Status = Status(0x0000_0040);
+
+    /// Both sets of bits.
+    #[must_use]
+    pub const fn with(self, other: Status) -> Status {
+        Status(self.0 | other.0)
+    }
+
+    /// True without any error bit.
+    #[must_use]
+    pub const fn is_ok(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Something that no descriptor waits for (VIPL 3.8.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AsyncError {
+    /// The connection was lost; the VI is in the Error state.
+    ConnectionLost,
+    /// A message came and no receive descriptor was posted.
+    ReceiveQueueEmpty,
+    /// An incoming RDMA write without immediate data was refused.
+    RdmaWriteProtection,
+    /// An incoming RDMA write without immediate data came damaged.
+    RdmaWriteData,
+    /// An incoming RDMA write without immediate data ended early.
+    RdmaWriteAbort,
+    /// A message that consumes no descriptor was lost.
+    RdmaTransport,
+}
+
+/// The descriptor at the head of a send queue, as far as the protocol needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendWork {
+    /// Bytes of all its data segments.
+    pub length_bytes: u32,
+    /// Immediate data, if the descriptor carries any.
+    pub immediate: Option<u32>,
+    /// Target of an RDMA write: address and memory handle; `None` for a send.
+    pub remote: Option<(u64, u32)>,
+    /// Queue fence was set.
+    pub fence: bool,
+    /// Error bits found when the descriptor was parsed or its memory checked;
+    /// such a descriptor is completed with them and never sent.
+    pub fault: Status,
+}
+
+/// What a receive queue says to a message that wants its head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// No descriptor is posted.
+    Empty,
+    /// The head is ours and holds so many bytes.
+    Ready {
+        /// Bytes of all its data segments.
+        capacity_bytes: u32,
+    },
+    /// The head is ours but unusable: complete it with these bits.
+    Fault(Status),
+}
+
+/// How a receive descriptor ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Error bits, or none.
+    pub status: Status,
+    /// Bytes transferred; 0 with an error.
+    pub length_bytes: u32,
+    /// Immediate data that came with the message.
+    pub immediate: Option<u32>,
+    /// The message was an RDMA write from the other end.
+    pub remote_write: bool,
+}
+
+/// What became of a frame given to the port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// The port has it.
+    Sent,
+    /// No room; try again in a later turn.
+    NoRoom,
+    /// The memory of the descriptor is no longer valid; nothing was sent.
+    Fault,
+}
+
+/// Queues, memory and port of one N_Port, as the engine sees them.
+///
+/// Every call is made from inside a verb of the engine, by the thread that
+/// runs it. None of them may block or allocate.
+pub trait Host {
+    /// The descriptor at the head of the VI's send queue, left in place.
+    fn next_send(&mut self, vi: ViIndex) -> Option<SendWork>;
+
+    /// Takes the head off the send queue with this outcome.
+    fn complete_send(&mut self, vi: ViIndex, status: Status, length_bytes: u32);
+
+    /// Sends one frame of the descriptor at the head of the send queue: header
+    /// from `template` and `per_frame`, `payload_bytes` gathered from
+    /// `per_frame.relative_offset` on, fill and trailer.
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit;
+
+    /// Sends one single-frame sequence that carries `payload` (a multiple of 4 bytes).
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit;
+
+    /// Claims the head of the receive queue for a message that starts.
+    fn claim_receive(&mut self, vi: ViIndex) -> Claim;
+
+    /// Places bytes into the claimed descriptor; the engine has checked that they fit.
+    /// `false` if its memory is no longer valid.
+    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool;
+
+    /// Takes the claimed head off the receive queue with this outcome.
+    fn complete_receive(&mut self, vi: ViIndex, completion: Completion);
+
+    /// May the peer of this VI write there: handle, tag, range and rights.
+    fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool;
+
+    /// Places bytes of an RDMA write at `target.rmt_va + offset_bytes`, the last ones last.
+    /// `false` if the target is no longer valid.
+    fn place_rdma_write(
+        &mut self,
+        vi: ViIndex,
+        target: (u64, u32),
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool;
+
+    /// Completes whatever is posted on the send queue as flushed, in order.
+    fn flush_sends(&mut self, vi: ViIndex);
+
+    /// Completes whatever is posted on the receive queue as flushed, in order.
+    fn flush_receives(&mut self, vi: ViIndex);
+
+    /// The VI is now in this state.
+    fn set_state(&mut self, vi: ViIndex, state: EndpointState);
+
+    /// Tells the consumer what no descriptor can tell.
+    fn report(&mut self, vi: ViIndex, error: AsyncError);
+
+    /// A connection request arrived, or the outcome of a connection call is known:
+    /// whoever waits for one should look.
+    fn control_event(&mut self);
+
+    /// 32 bits that nobody can guess.
+    fn random(&mut self) -> u32;
+}

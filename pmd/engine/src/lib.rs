@@ -1,0 +1,46 @@
+//! The VI provider's protocol core: FC-VI endpoints over one N_Port, sans-IO.
+//!
+//! The engine owns all protocol state of one port and touches neither memory of
+//! the application nor a socket, a clock or a thread: frames come in as bytes,
+//! time and randomness are arguments, and everything it wants done goes to a
+//! [`Host`].
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | [`host`] | [`Host`]: what the engine asks of queues, memory and port |
+//! | [`config`] | [`EngineConfig`]: identity, timers, limits |
+//! | [`engine`] | [`Engine`]: the tables, and the verbs that the poll loop calls |
+//! | `endpoint` | one VI: its state, its two message streams |
+//! | `transmit` | descriptors cut into frames |
+//! | `receive` | frames checked, matched to endpoints, and put together |
+//! | `connect`, `accept`, `disconnect` | the three connection procedures |
+//! | `liveness` | are the N_Ports of our connections still there |
+//! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
+//! | `timer` | one table of deadlines |
+//! | [`counters`] | every drop and every event, with its reason |
+#![forbid(unsafe_code)]
+
+mod accept;
+mod connect;
+mod disconnect;
+mod endpoint;
+mod exchange;
+mod liveness;
+mod receive;
+mod timer;
+mod transmit;
+
+pub mod config;
+pub mod counters;
+pub mod engine;
+pub mod host;
+
+pub use accept::ConnId;
+pub use config::EngineConfig;
+pub use accept::Indication;
+pub use connect::{ConnectCommand, ConnectError, RemoteVi};
+pub use counters::{Counter, Counters};
+pub use endpoint::{EndpointState, Level, ViParams};
+pub use engine::{Engine, ViIndex};
+pub use host::{AsyncError, Claim, Completion, Host, SendWork, Status, Transmit};
+pub use transmit::Pumped;

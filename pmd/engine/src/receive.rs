@@ -1,0 +1,561 @@
+//! Frames checked, matched to endpoints, and put together.
+//!
+//! The order of the checks is that of the wire profile 7.8: CRC, SOF/EOF and
+//! addresses; header size against opcode; handle and peer; then the identifiers
+//! of the message. A frame that fails one is dropped and counted and changes
+//! nothing. Only what passed them all may break a connection.
+
+use fcvi_frame::ethernet::MacAddress;
+use fcvi_frame::fc::{FCtl, FcType};
+use fcvi_frame::fcoe::Sof;
+use fcvi_frame::flags::{WireReliability, message_request};
+use fcvi_frame::frame::{FrameView, IuView};
+use fcvi_frame::iu::Opcode;
+use fcvi_frame::reason::MessageReason;
+
+use crate::counters::Counter;
+use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage};
+use crate::engine::{Engine, ViIndex};
+use crate::host::{AsyncError, Claim, Completion, Host, Status};
+use crate::timer::TimerKey;
+
+/// Why a message cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// Frames are missing, or the message ended too early.
+    Incomplete,
+    /// It does not fit the descriptor or the VI.
+    TooLong,
+    /// The memory it is meant for is not valid.
+    Protection,
+}
+
+impl Engine {
+    /// Takes one received frame, from destination address to the last byte before the FCS.
+    pub fn handle_frame<H: Host>(&mut self, now_ns: u64, bytes: &[u8], host: &mut H) {
+        let frame = match FrameView::parse(bytes) {
+            Ok(frame) => frame,
+            Err(error) => {
+                let bad_crc = error.reason == fcvi_frame::error::Reason::BadCrc;
+                self.counters.count(if bad_crc {
+                    Counter::DropBadCrc
+                } else {
+                    Counter::DropMalformed
+                });
+                return;
+            }
+        };
+        if frame.fc.d_id != self.config.n_port_id
+            || frame.ethernet.dst != self.mac
+            || frame.ethernet.src != MacAddress::vn2vn(frame.fc.s_id)
+        {
+            self.counters.count(Counter::DropBadAddress);
+            return;
+        }
+        match frame.fc.fc_type {
+            FcType::Vi => match frame.iu() {
+                Ok(iu) => self.handle_iu(now_ns, &frame, &iu, host),
+                Err(_) => self.counters.count(Counter::DropBadIu),
+            },
+            FcType::Els => self.handle_els(now_ns, &frame, host),
+            _ => self.counters.count(Counter::DropUnknownType),
+        }
+    }
+
+    #[inline]
+    fn handle_iu<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        match iu.header.opcode {
+            Opcode::SendRequest | Opcode::WriteRequest => {
+                self.handle_message_frame(now_ns, frame, iu, host);
+            }
+            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, host),
+            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, host),
+            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, host),
+            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, host),
+            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, host),
+            Opcode::DisconnectResponse => self.handle_disconnect_response(frame, iu),
+            Opcode::SendResponse
+            | Opcode::WriteResponse
+            | Opcode::ReadRequest
+            | Opcode::ReadResponse => self.counters.count(Counter::DropUnsupportedIu),
+        }
+    }
+
+    /// The endpoint that a frame's handle and S_ID name, if a message may reach it.
+    #[inline]
+    fn message_endpoint(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ViIndex> {
+        let slot = (iu.header.handle & 0xFFFF) as usize;
+        let ep = self.endpoints.get(slot).and_then(Option::as_ref);
+        match ep {
+            Some(ep)
+                if ep.handle == iu.header.handle
+                    && ep.peer == frame.fc.s_id
+                    && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3 { .. }) =>
+            {
+                Some(ViIndex(slot as u32))
+            }
+            _ => {
+                self.counters.count(Counter::DropUnknownHandle);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn handle_message_frame<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(vi) = self.message_endpoint(frame, iu) else {
+            return;
+        };
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        if WireReliability::from_flags(iu.header.flags) != Some(ep.params.level.wire()) {
+            self.counters.count(Counter::DropWrongLevel);
+            return;
+        }
+        let fc = &frame.fc;
+        if !fc.f_ctl.contains(FCtl::RELATIVE_OFFSET)
+            || fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER)
+            || !fc.f_ctl.contains(FCtl::FIRST_SEQUENCE)
+        {
+            self.counters.count(Counter::DropBadIu);
+            return;
+        }
+        let peer_index = ep.peer_index;
+        if matches!(ep.phase, Phase::AwaitResponse3 { .. }) {
+            // The first message implies RESP3 [FCVI P-12].
+            self.client_connected(vi, host);
+        }
+        self.heard(peer_index, now_ns);
+        if frame.sof == Sof::I3 {
+            if self.start_message(now_ns, vi, frame, iu, host) {
+                self.take_fragment(now_ns, vi, frame, iu, host);
+            }
+        } else if self.continues(vi, frame, iu, now_ns, host) {
+            self.take_fragment(now_ns, vi, frame, iu, host);
+        }
+    }
+
+    /// Opens the message of a SOFi3 frame; false if the frame is dropped.
+    #[inline]
+    fn start_message<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) -> bool {
+        if frame.fc.parameter != 0 {
+            self.counters.count(Counter::DropBadIu);
+            return false;
+        }
+        let window = self.config.message_window;
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return false;
+        };
+        let ahead = iu.header.msg_id.wrapping_sub(ep.rx.expected);
+        if ahead > i32::MAX as u32 {
+            self.counters.count(Counter::DropStaleMessage);
+            return false;
+        }
+        if ahead > window {
+            self.counters.count(Counter::DropOutOfWindow);
+            return false;
+        }
+        if ep.rx.message.is_some() && !self.fail_message(now_ns, vi, Failure::Incomplete, host) {
+            return false;
+        }
+        if ahead > 0 && !self.messages_lost(now_ns, vi, ahead, iu, host) {
+            return false;
+        }
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return false;
+        };
+        ep.rx.expected = iu.header.msg_id.wrapping_add(1);
+        ep.rx.message = Some(RxMessage {
+            msg_id: iu.header.msg_id,
+            ox_id: frame.fc.ox_id,
+            seq_id: frame.fc.seq_id,
+            next_seq_cnt: frame.fc.seq_cnt,
+            placed_bytes: 0,
+            immediate: (iu.header.flags & message_request::IMMEDIATE != 0)
+                .then_some(iu.header.parameter),
+            kind: RxKind::Discard,
+        });
+        if iu.header.opcode == Opcode::WriteRequest {
+            self.open_write(now_ns, vi, iu, host)
+        } else {
+            self.open_receive(now_ns, vi, host)
+        }
+    }
+
+    fn set_kind(&mut self, vi: ViIndex, kind: RxKind) {
+        if let Some(message) = self.endpoint_mut(vi).and_then(|ep| ep.rx.message.as_mut()) {
+            message.kind = kind;
+        }
+    }
+
+    /// Claims the receive descriptor of a send. False if the VI broke.
+    #[inline]
+    fn open_receive<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> bool {
+        match host.claim_receive(vi) {
+            Claim::Ready { capacity_bytes } => {
+                self.set_kind(vi, RxKind::Receive { capacity_bytes });
+                true
+            }
+            Claim::Empty => {
+                self.counters.count(Counter::DropNoDescriptor);
+                host.report(vi, AsyncError::ReceiveQueueEmpty);
+                self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, host)
+            }
+            Claim::Fault(status) => {
+                complete_error(vi, status, false, host);
+                self.break_reliable(now_ns, vi, MessageReason::DescriptorFormat, host)
+            }
+        }
+    }
+
+    /// Checks the target of an RDMA write, whole, before a byte is placed, and
+    /// claims a receive descriptor if it carries immediate data.
+    fn open_write<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) -> bool {
+        let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
+            return false;
+        };
+        let immediate = iu.header.flags & message_request::IMMEDIATE != 0;
+        let header = &iu.header;
+        let too_long = header.tot_len > params.max_transfer_bytes;
+        let allowed = params.rdma_write && !too_long && host.check_rdma_write(vi, header);
+        if immediate {
+            match host.claim_receive(vi) {
+                Claim::Ready { .. } if allowed => {}
+                Claim::Ready { .. } => {
+                    self.counters.count(Counter::DropRdmaProtection);
+                    complete_error(vi, Status::PROTECTION, true, host);
+                    return self.break_reliable(now_ns, vi, MessageReason::WriteProtection, host);
+                }
+                Claim::Empty => {
+                    self.counters.count(Counter::DropNoDescriptor);
+                    host.report(vi, AsyncError::ReceiveQueueEmpty);
+                    return self.break_reliable(now_ns, vi, MessageReason::NoDescriptor, host);
+                }
+                Claim::Fault(status) => {
+                    complete_error(vi, status, true, host);
+                    return self.break_reliable(now_ns, vi, MessageReason::DescriptorFormat, host);
+                }
+            }
+        } else if !allowed {
+            self.counters.count(Counter::DropRdmaProtection);
+            host.report(vi, AsyncError::RdmaWriteProtection);
+            return self.break_reliable(now_ns, vi, MessageReason::WriteProtection, host);
+        }
+        self.set_kind(
+            vi,
+            RxKind::Write {
+                target: (header.rmt_va, header.rmt_va_handle),
+                total_bytes: header.tot_len,
+                claimed: immediate,
+            },
+        );
+        true
+    }
+
+    /// Does a SOFn3 frame continue the open message? [FCVI P-10, rule 5]
+    fn continues<H: Host>(
+        &mut self,
+        vi: ViIndex,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        now_ns: u64,
+        host: &mut H,
+    ) -> bool {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return false;
+        };
+        let Some(message) = ep.rx.message else {
+            self.counters.count(Counter::DropNoContext);
+            return false;
+        };
+        let fc = &frame.fc;
+        if message.msg_id != iu.header.msg_id {
+            self.counters.count(Counter::DropNoContext);
+            return false;
+        }
+        if message.ox_id != fc.ox_id || message.seq_id != fc.seq_id {
+            self.counters.count(Counter::DropSynonym);
+            return false;
+        }
+        if message.kind == RxKind::Discard {
+            return true;
+        }
+        let ahead = fc.seq_cnt.wrapping_sub(message.next_seq_cnt);
+        if ahead > i16::MAX as u16 || fc.parameter < message.placed_bytes {
+            self.counters.count(Counter::DropDuplicate);
+            return false;
+        }
+        if ahead == 0 && fc.parameter == message.placed_bytes {
+            return true;
+        }
+        // In range and ours, but not the next one: frames between are gone.
+        self.fail_message(now_ns, vi, Failure::Incomplete, host);
+        false
+    }
+
+    /// Places the bytes of an accepted frame and, with the last one, completes the message.
+    #[inline]
+    fn take_fragment<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        let max_transfer_bytes = ep.params.max_transfer_bytes;
+        let Some(message) = ep.rx.message.as_mut() else {
+            return;
+        };
+        let offset = message.placed_bytes;
+        let last = frame.fc.f_ctl.contains(FCtl::END_SEQUENCE);
+        // Both at most 2^32 - 1 and 2112: the sum is checked, never wrapped.
+        let end = u64::from(offset) + iu.payload.len() as u64;
+        let placed = match message.kind {
+            RxKind::Receive { capacity_bytes } => {
+                if end > u64::from(capacity_bytes.min(max_transfer_bytes)) {
+                    Err(Failure::TooLong)
+                } else if host.place_receive(vi, offset, iu.payload) {
+                    Ok(())
+                } else {
+                    Err(Failure::Protection)
+                }
+            }
+            RxKind::Write {
+                target,
+                total_bytes,
+                ..
+            } => {
+                if end > u64::from(total_bytes) || (last && end != u64::from(total_bytes)) {
+                    Err(Failure::Incomplete)
+                } else if host.place_rdma_write(vi, target, offset, iu.payload) {
+                    Ok(())
+                } else {
+                    Err(Failure::Protection)
+                }
+            }
+            RxKind::Discard => {
+                message.next_seq_cnt = frame.fc.seq_cnt.wrapping_add(1);
+                if last {
+                    ep.rx.message = None;
+                }
+                self.counters.count(Counter::DropDiscarded);
+                return;
+            }
+        };
+        if let Err(failure) = placed {
+            self.fail_message(now_ns, vi, failure, host);
+            return;
+        }
+        message.placed_bytes = end as u32;
+        message.next_seq_cnt = frame.fc.seq_cnt.wrapping_add(1);
+        let done = *message;
+        self.counters.count(Counter::RxFrames);
+        if last {
+            self.finish_message(vi, &done, host);
+        } else {
+            self.watch_message(now_ns, vi);
+        }
+    }
+
+    #[inline]
+    fn finish_message<H: Host>(&mut self, vi: ViIndex, done: &RxMessage, host: &mut H) {
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.rx.message = None;
+        }
+        self.counters.count(Counter::RxMessages);
+        let (claimed, remote_write) = match done.kind {
+            RxKind::Receive { .. } => (true, false),
+            RxKind::Write { claimed, .. } => (claimed, true),
+            RxKind::Discard => (false, false),
+        };
+        if claimed {
+            host.complete_receive(
+                vi,
+                Completion {
+                    status: Status::OK,
+                    length_bytes: done.placed_bytes,
+                    immediate: done.immediate,
+                    remote_write,
+                },
+            );
+        }
+    }
+
+    /// An incomplete message must get its next frame within E_D_TOV.
+    fn watch_message(&mut self, now_ns: u64, vi: ViIndex) {
+        let deadline = now_ns + self.config.e_d_tov_ns;
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        ep.rx.deadline_ns = deadline;
+        if !ep.rx.timer_set {
+            ep.rx.timer_set = true;
+            self.timers.set(deadline, TimerKey::Receive(vi.0));
+        }
+    }
+
+    pub(crate) fn receive_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        ep.rx.timer_set = false;
+        if ep.rx.message.is_none() || !matches!(ep.phase, Phase::Connected) {
+            return;
+        }
+        let deadline = ep.rx.deadline_ns;
+        if deadline > now_ns {
+            ep.rx.timer_set = true;
+            self.timers.set(deadline, TimerKey::Receive(vi.0));
+        } else {
+            self.fail_message(now_ns, vi, Failure::Incomplete, host);
+        }
+    }
+
+    /// Ends the open message with an error, as the level and the kind of message
+    /// want it (vipl-semantics, table of errors). True if the VI goes on.
+    #[cold]
+    fn fail_message<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        failure: Failure,
+        host: &mut H,
+    ) -> bool {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return false;
+        };
+        let Some(message) = ep.rx.message.as_mut() else {
+            return true;
+        };
+        let kind = message.kind;
+        message.kind = RxKind::Discard;
+        if failure == Failure::Incomplete {
+            ep.rx.message = None;
+        }
+        if kind == RxKind::Discard {
+            return true;
+        }
+        let (status, reason) = match failure {
+            Failure::Incomplete => {
+                self.counters.count(Counter::IncompleteMessages);
+                (
+                    Status::TRANSPORT.with(Status::PARTIAL),
+                    MessageReason::MessageIncomplete,
+                )
+            }
+            Failure::TooLong => (Status::LENGTH, MessageReason::DescriptorTooShort),
+            Failure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
+        };
+        match kind {
+            RxKind::Receive { .. } => complete_error(vi, status, false, host),
+            RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, host),
+            RxKind::Write { .. } if self.level_of(vi) == Some(Level::ReliableDelivery) => host
+                .report(
+                    vi,
+                    match failure {
+                        Failure::Incomplete => AsyncError::RdmaWriteAbort,
+                        Failure::TooLong => AsyncError::RdmaWriteData,
+                        Failure::Protection => AsyncError::RdmaWriteProtection,
+                    },
+                ),
+            RxKind::Write { .. } if failure == Failure::Protection => {
+                host.report(vi, AsyncError::RdmaWriteProtection);
+            }
+            RxKind::Write { .. } | RxKind::Discard => {}
+        }
+        self.break_reliable(now_ns, vi, reason, host)
+    }
+
+    /// Messages between the expected one and this one never came. True if the VI goes on.
+    #[cold]
+    fn messages_lost<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        lost: u32,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) -> bool {
+        self.counters.add(Counter::LostMessages, u64::from(lost));
+        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
+            return true;
+        }
+        // The loss is told by the receive descriptor that is next, if this
+        // message would have taken one; else by an async error.
+        let wants_descriptor = iu.header.opcode == Opcode::SendRequest
+            || iu.header.flags & message_request::IMMEDIATE != 0;
+        if wants_descriptor && host.claim_receive(vi) != Claim::Empty {
+            complete_error(vi, Status::TRANSPORT, false, host);
+        } else {
+            host.report(vi, AsyncError::RdmaTransport);
+        }
+        self.break_reliable(now_ns, vi, MessageReason::MessageLost, host)
+    }
+
+    /// Breaks the connection of a reliable VI. True if the VI goes on (unreliable).
+    #[cold]
+    fn break_reliable<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        reason: MessageReason,
+        host: &mut H,
+    ) -> bool {
+        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
+            return true;
+        }
+        self.break_local(now_ns, vi, reason, host);
+        false
+    }
+
+    pub(crate) fn endpoint(&self, vi: ViIndex) -> Option<&Endpoint> {
+        self.endpoints.get(vi.slot()).and_then(Option::as_ref)
+    }
+
+    #[inline]
+    pub(crate) fn endpoint_mut(&mut self, vi: ViIndex) -> Option<&mut Endpoint> {
+        self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut)
+    }
+}
+
+fn complete_error<H: Host>(vi: ViIndex, status: Status, remote_write: bool, host: &mut H) {
+    host.complete_receive(
+        vi,
+        Completion {
+            status,
+            length_bytes: 0,
+            immediate: None,
+            remote_write,
+        },
+    );
+}

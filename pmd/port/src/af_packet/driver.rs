@@ -1,0 +1,277 @@
+//! The port itself: bursts, buffers and upkeep.
+
+use core::mem::ManuallyDrop;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+
+use super::counts::Counts;
+use super::rx::{ETHERNET_HEADER_BYTES, Received, RxDrop, RxRing};
+use super::socket::{Interface, Link, Socket};
+use super::tx::{Taken, TxRing};
+use crate::mapping::Mapping;
+use crate::mbuf::{Mbuf, MbufBatch};
+use crate::mempool::Mempool;
+use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
+
+/// The longest FCoE frame, untagged and without FCS.
+const MAX_FRAME_BYTES: u32 = 2172;
+
+/// A port on a network interface.
+///
+/// Dropping it closes the socket. If the caller still holds buffers then, the
+/// memory behind them stays mapped for the rest of the process.
+#[derive(Debug)]
+pub struct AfPacketPort {
+    pub(super) capabilities: Capabilities,
+    pub(super) rx: RxRing,
+    pub(super) tx: TxRing,
+    pub(super) self_pool: Mempool,
+    pub(super) self_queue: VecDeque<Mbuf>,
+    pub(super) socket: Socket,
+    /// Both rings, receive first.
+    pub(super) memory: ManuallyDrop<Mapping>,
+    pub(super) interface: Interface,
+    pub(super) link: Link,
+    pub(super) counts: Counts,
+}
+
+/// The longest frame for an MTU.
+pub(super) fn frame_bytes(mtu_bytes: u32) -> u32 {
+    mtu_bytes
+        .saturating_add(ETHERNET_HEADER_BYTES)
+        .min(MAX_FRAME_BYTES)
+}
+
+impl AfPacketPort {
+    /// True if the interface was up and its other end there when
+    /// [`Port::upkeep`] looked last.
+    pub fn link_up(&self) -> bool {
+        self.link.running
+    }
+
+    /// Sends one buffer, or drops and counts it.
+    #[inline]
+    fn submit(&mut self, mbuf: Mbuf) {
+        let bytes = mbuf.bytes();
+        let len_bytes = bytes.len() as u32;
+        let to_self = bytes.starts_with(&self.capabilities.mac);
+        self.counts.tx_frames += 1;
+        self.counts.tx_bytes += u64::from(len_bytes);
+        let reason = if len_bytes < ETHERNET_HEADER_BYTES {
+            &mut self.counts.drop_tx_runt
+        } else if len_bytes > frame_bytes(self.link.mtu_bytes) {
+            &mut self.counts.drop_tx_too_long
+        } else if let Some(index) = self.tx.lent_index(&mbuf) {
+            if !to_self {
+                return self.tx.submit(index, len_bytes);
+            }
+            &mut self.counts.drop_tx_misaddressed
+        } else if self.self_pool.owns(&mbuf) {
+            if to_self {
+                self.counts.tx_self += 1;
+                // Never grows: no more buffers than the queue's capacity exist.
+                return self.self_queue.push_back(mbuf);
+            }
+            &mut self.counts.drop_tx_misaddressed
+        } else {
+            &mut self.counts.drop_tx_not_lent
+        };
+        *reason += 1;
+        self.free(mbuf);
+    }
+
+    /// Makes the kernel take what stands ready in the send ring.
+    fn kick(&mut self) {
+        let result = self.socket.kick();
+        let taken = self.tx.note_taken();
+        self.counts.tx_kicks += 1;
+        match result {
+            Ok(sent_bytes) if sent_bytes == taken.bytes => {}
+            // The kernel skipped frames.
+            Ok(_) => self.count_skipped(&taken),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENETDOWN | libc::ENXIO) => self.count_skipped(&taken),
+                // No room to send for now, and no word of what was taken before.
+                _ if taken.bytes > 0 => self.count_skipped(&taken),
+                _ => {}
+            },
+        }
+        if self.tx.ready() {
+            self.counts.tx_busy += 1;
+            if !self.link.running {
+                self.counts.drop_tx_link_down += self.tx.abandon();
+            }
+        }
+    }
+
+    /// Looks at the link, and counts frames that the kernel took and did not
+    /// send, which it does only if they exceed an MTU that was lowered.
+    #[cold]
+    fn count_skipped(&mut self, taken: &Taken) {
+        self.look_at_link();
+        let limit_bytes = frame_bytes(self.link.mtu_bytes);
+        self.counts.drop_tx_too_long += self.tx.taken_above(taken, limit_bytes);
+    }
+
+    /// Asks the interface for its state. One that is gone is down.
+    fn look_at_link(&mut self) {
+        let link = self.socket.link(self.interface.index).unwrap_or(Link {
+            up: false,
+            running: false,
+            ..self.link
+        });
+        if link.running != self.link.running {
+            self.counts.link_changes += 1;
+        }
+        self.link = link;
+    }
+
+    /// Counts a frame that the receive ring handed out; `None` if it is dropped.
+    #[inline]
+    fn received(&mut self, received: Received) -> Option<Mbuf> {
+        let reason = match received {
+            Received::Frame {
+                mbuf,
+                priority_tagged,
+            } => {
+                self.counts.rx_priority_tagged += u64::from(priority_tagged);
+                return Some(mbuf);
+            }
+            Received::Dropped(reason) => reason,
+        };
+        *match reason {
+            RxDrop::TooLong => &mut self.counts.drop_rx_too_long,
+            RxDrop::Runt => &mut self.counts.drop_rx_runt,
+            RxDrop::Vlan => &mut self.counts.drop_rx_vlan,
+        } += 1;
+        None
+    }
+}
+
+impl Port for AfPacketPort {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    #[inline]
+    fn alloc(&mut self, dst: MacBytes) -> Option<Mbuf> {
+        if dst == self.capabilities.mac {
+            return self.self_pool.alloc();
+        }
+        if let Some(mbuf) = self.tx.alloc() {
+            return Some(mbuf);
+        }
+        if self.tx.ready() {
+            self.kick();
+        }
+        self.tx.alloc()
+    }
+
+    fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
+        let mut taken = 0;
+        while let Some(mbuf) = batch.pop() {
+            self.submit(mbuf);
+            taken += 1;
+        }
+        if self.tx.ready() {
+            self.kick();
+        }
+        taken
+    }
+
+    fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
+        // Frames that the kernel did not take at once must not wait for the
+        // next one to be sent.
+        if self.tx.ready() {
+            self.kick();
+        }
+        let mut added = 0;
+        for _ in 0..max.min(batch.room()) {
+            let mbuf = match self.self_queue.pop_front() {
+                Some(mbuf) => mbuf,
+                None => match self.rx.take() {
+                    Some(received) => match self.received(received) {
+                        Some(mbuf) => mbuf,
+                        None => continue,
+                    },
+                    None => break,
+                },
+            };
+            self.counts.rx_frames += 1;
+            self.counts.rx_bytes += mbuf.len() as u64;
+            match batch.push(mbuf) {
+                Ok(()) => added += 1,
+                Err(mbuf) => {
+                    self.free(mbuf);
+                    break;
+                }
+            }
+        }
+        added
+    }
+
+    #[inline]
+    fn free(&mut self, mbuf: Mbuf) {
+        let Err(mbuf) = self.rx.free(mbuf) else {
+            return;
+        };
+        if let Some(index) = self.tx.lent_index(&mbuf) {
+            self.tx.withdraw(index);
+            // Frames that waited for this buffer wait for nothing now.
+            if self.tx.ready() {
+                self.kick();
+            }
+        } else if self.self_pool.owns(&mbuf) {
+            self.self_pool.free(mbuf);
+        } else {
+            self.counts.foreign_mbufs += 1;
+        }
+    }
+
+    fn events(&mut self, _out: &mut Vec<PortEvent>) -> bool {
+        false
+    }
+
+    fn arm(&mut self) -> WakeSource {
+        if self.tx.ready() {
+            self.kick();
+        }
+        self.socket.take_error();
+        WakeSource::Fd(self.socket.as_fd().as_raw_fd())
+    }
+
+    fn disarm(&mut self) {}
+
+    fn stats(&self) -> PortStats {
+        self.counts.stats(self.link.running)
+    }
+
+    fn upkeep(&mut self) {
+        // Fails for no open packet socket; a count that is late is not lost.
+        if let Ok(frames) = self.socket.take_ring_full() {
+            self.counts.drop_rx_ring_full += frames;
+        }
+        self.look_at_link();
+        if self.tx.ready() {
+            self.kick();
+        }
+    }
+}
+
+impl Drop for AfPacketPort {
+    fn drop(&mut self) {
+        while let Some(mbuf) = self.self_queue.pop_front() {
+            self.self_pool.free(mbuf);
+        }
+        if self.self_pool.in_use() > 0 {
+            // Buffers in the caller's hands keep their memory.
+            core::mem::forget(Arc::clone(self.self_pool.mapping()));
+        }
+        if self.rx.lent_count() == 0 && self.tx.lent_count() == 0 {
+            // SAFETY: dropped once, here; no lent buffer points into the
+            // mapping, and the rings are not used any more.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Opening a port: the socket, its filter, its rings and its addresses.
+
+use core::mem::ManuallyDrop;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+
+use super::config::{AfPacketConfig, AfPacketError, Promiscuous};
+use super::counts::Counts;
+use super::driver::{AfPacketPort, frame_bytes};
+use super::rx::RxRing;
+use super::slots::Slots;
+use super::socket::{Interface, Link, Socket};
+use super::tx::TxRing;
+use super::{SEGMENT_BROADCAST, filter};
+use crate::mapping::Mapping;
+use crate::mempool::{Mempool, MempoolConfig};
+use crate::port::{Capabilities, MacBytes};
+
+/// What the smallest legal FC receive size, a data field of 256 bytes, needs.
+const MIN_MTU_BYTES: u32 = 302;
+/// Frames to our own address that can be under way inside the port.
+const SELF_FRAMES: u32 = 64;
+/// What the kernel accounts for one frame besides its bytes, at most.
+const SEND_OVERHEAD_BYTES: usize = 1024;
+
+/// The longest name of an interface.
+const NAME_MAX_BYTES: usize = libc::IFNAMSIZ - 1;
+
+fn os(call: &'static str) -> impl Fn(io::Error) -> AfPacketError {
+    move |source| AfPacketError::Os { call, source }
+}
+
+/// Opens the socket; without protocol it receives nothing yet.
+fn open_socket() -> Result<Socket, AfPacketError> {
+    Socket::open().map_err(|source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => AfPacketError::NotPermitted,
+        _ => os("opening a packet socket")(source),
+    })
+}
+
+/// Finds the interface and refuses one that cannot carry our frames.
+fn find_interface(socket: &Socket, name: &str) -> Result<(Interface, Link), AfPacketError> {
+    let interface = name.to_owned();
+    if name.len() > NAME_MAX_BYTES {
+        return Err(AfPacketError::NameTooLong { interface });
+    }
+    if name.is_empty() || name.contains('\0') {
+        return Err(AfPacketError::NoSuchInterface { interface });
+    }
+    let found = match socket.interface(name) {
+        Ok(found) => found,
+        Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {
+            return Err(AfPacketError::NoSuchInterface { interface });
+        }
+        Err(error) => return Err(os("looking up the interface")(error)),
+    };
+    if !found.ethernet {
+        return Err(AfPacketError::NotEthernet { interface });
+    }
+    let link = socket
+        .link(found.index)
+        .map_err(os("reading the interface's state"))?;
+    if !link.up {
+        return Err(AfPacketError::InterfaceDown { interface });
+    }
+    if link.mtu_bytes < MIN_MTU_BYTES {
+        return Err(AfPacketError::MtuTooSmall {
+            interface,
+            mtu_bytes: link.mtu_bytes,
+            needed_bytes: MIN_MTU_BYTES,
+        });
+    }
+    Ok((found, link))
+}
+
+/// Makes and maps both rings.
+fn make_rings(
+    socket: &Socket,
+    config: &AfPacketConfig,
+    max_frame_bytes: u32,
+) -> Result<(RxRing, TxRing, Mapping), AfPacketError> {
+    let rx_geometry = RxRing::geometry(config.rx_frames, max_frame_bytes);
+    let tx_geometry = TxRing::geometry(config.tx_frames, max_frame_bytes);
+    let ring_bytes = rx_geometry.ring_bytes() + tx_geometry.ring_bytes();
+    let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
+    socket
+        .set_packet_option(libc::PACKET_VERSION, version)
+        .map_err(os("choosing version 2 of packet rings"))?;
+    socket
+        .set_packet_option(libc::PACKET_LOSS, 1)
+        .map_err(os("setting PACKET_LOSS"))?;
+    let refused = |source: io::Error| AfPacketError::RingMemory { ring_bytes, source };
+    socket
+        .make_ring(libc::PACKET_RX_RING, &rx_geometry.request())
+        .map_err(refused)?;
+    socket
+        .make_ring(libc::PACKET_TX_RING, &tx_geometry.request())
+        .map_err(refused)?;
+    let memory = Mapping::shared(socket.as_fd(), 0, ring_bytes).map_err(refused)?;
+    // SAFETY: the kernel maps the receive ring first, with this geometry; the
+    // port keeps the mapping as long as the ring, and no other value uses it.
+    let rx_slots = unsafe { Slots::new(memory.as_ptr(), rx_geometry) };
+    // SAFETY: the mapping is longer than the receive ring by the send ring.
+    let tx_start = unsafe { memory.as_ptr().add(rx_geometry.ring_bytes()) };
+    // SAFETY: the send ring follows the receive ring; the rest as above.
+    let tx_slots = unsafe { Slots::new(tx_start, tx_geometry) };
+    let rx = RxRing::new(rx_slots, max_frame_bytes);
+    let tx = TxRing::new(tx_slots, max_frame_bytes);
+    Ok((rx, tx, memory))
+}
+
+/// Makes the interface receive for our addresses.
+fn join(
+    socket: &Socket,
+    config: &AfPacketConfig,
+    interface: &Interface,
+) -> Result<(), AfPacketError> {
+    let promiscuous = || {
+        socket
+            .join(interface.index, libc::PACKET_MR_PROMISC, [0; 6])
+            .map_err(os("making the interface promiscuous"))
+    };
+    if config.promiscuous == Promiscuous::Always {
+        return promiscuous();
+    }
+    for mac in destinations(config) {
+        let kind = match mac[0] & 1 {
+            0 if mac == interface.mac => continue,
+            0 => libc::PACKET_MR_UNICAST,
+            _ => libc::PACKET_MR_MULTICAST,
+        };
+        match socket.join(interface.index, kind, mac) {
+            Ok(()) => {}
+            Err(_) if config.promiscuous == Promiscuous::Auto => return promiscuous(),
+            Err(source) => {
+                return Err(AfPacketError::AddressRefused {
+                    interface: config.interface.clone(),
+                    mac,
+                    source,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Every address that the port receives for.
+fn destinations(config: &AfPacketConfig) -> impl Iterator<Item = MacBytes> {
+    [config.mac, SEGMENT_BROADCAST]
+        .into_iter()
+        .chain(config.multicast.iter().copied())
+}
+
+impl AfPacketPort {
+    /// Opens a port on an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// Each reason has its own [`AfPacketError`], whose text says what to do.
+    pub fn open(config: AfPacketConfig) -> Result<Self, AfPacketError> {
+        config.check()?;
+        let socket = open_socket()?;
+        let (interface, link) = find_interface(&socket, &config.interface)?;
+        let max_frame_bytes = frame_bytes(link.mtu_bytes);
+        let addresses: Vec<MacBytes> = destinations(&config).collect();
+        socket
+            .attach_filter(&mut filter::program(&config.ethertypes, &addresses))
+            .map_err(os("attaching the receive filter"))?;
+        let (rx, tx, memory) = make_rings(&socket, &config, max_frame_bytes)?;
+        socket
+            .set_packet_option(libc::PACKET_QDISC_BYPASS, config.qdisc_bypass.into())
+            .map_err(os("setting PACKET_QDISC_BYPASS"))?;
+        socket.ask_for_send_room(
+            config.tx_frames as usize * (max_frame_bytes as usize + SEND_OVERHEAD_BYTES),
+        );
+        let self_pool = Mempool::new(MempoolConfig {
+            buffers: SELF_FRAMES,
+            buffer_bytes: max_frame_bytes,
+            huge_pages: false,
+            tag: 0,
+        })
+        .map_err(os("mapping memory for frames to ourselves"))?;
+        join(&socket, &config, &interface)?;
+        socket
+            .bind(interface.index)
+            .map_err(os("binding to the interface"))?;
+        Ok(Self {
+            capabilities: Capabilities {
+                driver: "af_packet",
+                device: config.interface,
+                mac: config.mac,
+                max_frame_bytes: max_frame_bytes as usize,
+                lossless: false,
+            },
+            rx,
+            tx,
+            self_pool,
+            self_queue: VecDeque::with_capacity(SELF_FRAMES as usize),
+            socket,
+            memory: ManuallyDrop::new(memory),
+            interface,
+            link,
+            counts: Counts::default(),
+        })
+    }
+}

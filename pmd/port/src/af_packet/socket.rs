@@ -1,0 +1,252 @@
+//! The system calls of the driver: a packet socket and what is asked of it.
+
+use core::mem::zeroed;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::port::MacBytes;
+
+/// What an interface says about itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Interface {
+    pub(super) index: i32,
+    pub(super) mac: MacBytes,
+    pub(super) ethernet: bool,
+}
+
+/// What of an interface may change while a port is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    /// Brought up by the administrator.
+    pub(super) up: bool,
+    /// Up, and the other end of the wire is there.
+    pub(super) running: bool,
+    pub(super) mtu_bytes: u32,
+}
+
+/// A raw packet socket that receives nothing until it is bound.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
+}
+
+fn empty_request() -> libc::ifreq {
+    // SAFETY: ifreq is a C struct of bytes and integers, valid when zeroed.
+    unsafe { zeroed() }
+}
+
+impl Socket {
+    /// Opens the socket. Protocol 0 keeps frames out until the filter is in place.
+    pub(super) fn open() -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: takes three integers and touches no memory of ours.
+        let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Looks an interface up; the name has at most 15 bytes and no NUL.
+    pub(super) fn interface(&self, name: &str) -> io::Result<Interface> {
+        let mut request = empty_request();
+        for (to, &from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
+            *to = from as libc::c_char;
+        }
+        self.ioctl(libc::SIOCGIFINDEX, &mut request)?;
+        // SAFETY: SIOCGIFINDEX filled this member of the union.
+        let index = unsafe { request.ifr_ifru.ifru_ifindex };
+        self.ioctl(libc::SIOCGIFHWADDR, &mut request)?;
+        // SAFETY: SIOCGIFHWADDR filled this member of the union.
+        let address = unsafe { request.ifr_ifru.ifru_hwaddr };
+        let mut mac = MacBytes::default();
+        for (to, &from) in mac.iter_mut().zip(&address.sa_data) {
+            *to = from as u8;
+        }
+        Ok(Interface {
+            index,
+            mac,
+            ethernet: address.sa_family == libc::ARPHRD_ETHER,
+        })
+    }
+
+    /// Asks for what may have changed. By index, since a name may change too.
+    pub(super) fn link(&self, index: i32) -> io::Result<Link> {
+        let mut request = empty_request();
+        request.ifr_ifru.ifru_ifindex = index;
+        self.ioctl(libc::SIOCGIFNAME, &mut request)?;
+        self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS filled this member of the union.
+        let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
+        self.ioctl(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: SIOCGIFMTU filled this member of the union.
+        let mtu_bytes = unsafe { request.ifr_ifru.ifru_mtu };
+        let up = flags & libc::IFF_UP != 0;
+        Ok(Link {
+            up,
+            running: up && flags & libc::IFF_RUNNING != 0,
+            mtu_bytes: u32::try_from(mtu_bytes).unwrap_or(0),
+        })
+    }
+
+    fn ioctl(&self, request: libc::c_ulong, argument: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: every request used here reads and writes one ifreq, which is
+        // valid and ours; the descriptor is open. The request's type differs
+        // between C libraries.
+        check(unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument as *mut _) })?;
+        Ok(())
+    }
+
+    /// Attaches the filter program.
+    pub(super) fn attach_filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
+        let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let value = libc::sock_fprog {
+            len,
+            filter: program.as_mut_ptr(),
+        };
+        self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &value)
+    }
+
+    /// Sets an option of the packet layer that is a plain number.
+    pub(super) fn set_packet_option(
+        &self,
+        option: libc::c_int,
+        value: libc::c_int,
+    ) -> io::Result<()> {
+        self.set_option(libc::SOL_PACKET, option, &value)
+    }
+
+    /// Makes the kernel allocate a ring.
+    pub(super) fn make_ring(
+        &self,
+        option: libc::c_int,
+        request: &libc::tpacket_req,
+    ) -> io::Result<()> {
+        self.set_option(libc::SOL_PACKET, option, request)
+    }
+
+    /// Asks for room for this much unsent data. Less room only means that a
+    /// burst takes several system calls, so refusals do not matter.
+    pub(super) fn ask_for_send_room(&self, bytes: usize) {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        let forced = self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
+        if forced.is_err() {
+            let _ = self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
+        }
+    }
+
+    /// Makes the interface receive for an address, or for all of them; ends
+    /// with the socket.
+    pub(super) fn join(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
+        let mut address = [0; 8];
+        address[..6].copy_from_slice(&mac);
+        let value = libc::packet_mreq {
+            mr_ifindex: index,
+            mr_type: kind as libc::c_ushort,
+            mr_alen: 6,
+            mr_address: address,
+        };
+        self.set_option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &value)
+    }
+
+    fn set_option<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+        // SAFETY: the pointer and the length describe one live value; callers
+        // give each option the C type that it takes.
+        check(unsafe {
+            libc::setsockopt(
+                self.0.as_raw_fd(),
+                level,
+                option,
+                (value as *const T).cast(),
+                size_of::<T>() as libc::socklen_t,
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Binds to every protocol of an interface: only so does the kernel show
+    /// frames that other programs of this host send.
+    pub(super) fn bind(&self, index: i32) -> io::Result<()> {
+        let address = libc::sockaddr_ll {
+            sll_family: libc::AF_PACKET as u16,
+            sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
+            sll_ifindex: index,
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        // SAFETY: the pointer and the length describe one live sockaddr_ll.
+        check(unsafe {
+            libc::bind(
+                self.0.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        })?;
+        Ok(())
+    }
+
+    /// Makes the kernel send what stands ready in the ring; returns how many
+    /// bytes it took.
+    #[inline]
+    pub(super) fn kick(&self) -> io::Result<usize> {
+        // SAFETY: no buffer and no address are passed: a socket with a send
+        // ring takes its frames from there.
+        let sent = unsafe {
+            libc::sendto(
+                self.0.as_raw_fd(),
+                core::ptr::null(),
+                0,
+                libc::MSG_DONTWAIT,
+                core::ptr::null(),
+                0,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Frames that found the receive ring full since the last call.
+    pub(super) fn take_ring_full(&self) -> io::Result<u64> {
+        let mut stats = libc::tpacket_stats {
+            tp_packets: 0,
+            tp_drops: 0,
+        };
+        self.option(libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats)?;
+        Ok(stats.tp_drops.into())
+    }
+
+    /// Takes the error that waits at the socket, since poll(2) returns at once
+    /// while there is one.
+    pub(super) fn take_error(&self) {
+        let mut error: libc::c_int = 0;
+        // Always succeeds on an open socket, and the error itself (the
+        // interface went down) shows at the next frame sent.
+        let _ = self.option(libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
+    }
+
+    fn option<T>(&self, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
+        let mut len = size_of::<T>() as libc::socklen_t;
+        // SAFETY: the pointer and the length describe one live value; callers
+        // give each option the C type that it fills.
+        check(unsafe {
+            libc::getsockopt(
+                self.0.as_raw_fd(),
+                level,
+                option,
+                (value as *mut T).cast(),
+                &mut len,
+            )
+        })?;
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,146 @@
+//! Random operations in both directions against a queue as the oracle.
+
+use std::collections::VecDeque;
+
+use super::Pair;
+use super::frames::{MIN_FRAME_BYTES, Patience, free_all, serial_of, write_frame};
+use crate::mbuf::{BURST, Mbuf, MbufBatch};
+use crate::port::{MacBytes, Port};
+use crate::rng::Rng;
+
+const OPERATIONS: usize = 20_000;
+const SEEDS: [u64; 4] = [1, 0xFCF1, 0x8906, 0x0EFD_0000_0001];
+const HELD_FRAMES_MAX: usize = 40;
+
+/// One direction of a pair.
+struct Way {
+    src: MacBytes,
+    dst: MacBytes,
+    lossless: bool,
+    next_serial: u32,
+    /// Written and not yet sent.
+    unsent: MbufBatch,
+    unsent_serials: VecDeque<u32>,
+    /// Sent and not yet received.
+    expected: VecDeque<u32>,
+    /// Received and not yet freed.
+    held: Vec<(u32, Mbuf)>,
+}
+
+impl Way {
+    fn new(from: &dyn Port, to: &dyn Port) -> Self {
+        Self {
+            src: from.capabilities().mac,
+            dst: to.capabilities().mac,
+            lossless: from.capabilities().lossless && to.capabilities().lossless,
+            next_serial: 0,
+            unsent: MbufBatch::new(),
+            unsent_serials: VecDeque::new(),
+            expected: VecDeque::new(),
+            held: Vec::new(),
+        }
+    }
+
+    fn write(&mut self, from: &mut dyn Port, rng: &mut Rng) {
+        for _ in 0..=rng.below(8) {
+            if self.unsent.room() == 0 {
+                return;
+            }
+            let Some(mut mbuf) = from.alloc(self.dst) else {
+                return;
+            };
+            let spread = mbuf.capacity().min(400) - MIN_FRAME_BYTES;
+            let len_bytes = MIN_FRAME_BYTES + rng.below(spread as u32) as usize;
+            write_frame(&mut mbuf, self.dst, self.src, self.next_serial, len_bytes);
+            self.unsent.push(mbuf).expect("room was checked");
+            self.unsent_serials.push_back(self.next_serial);
+            self.next_serial += 1;
+        }
+    }
+
+    fn transmit(&mut self, from: &mut dyn Port) {
+        let taken = from.tx_burst(&mut self.unsent);
+        self.expected.extend(self.unsent_serials.drain(..taken));
+        assert_eq!(self.unsent.len(), self.unsent_serials.len());
+    }
+
+    fn give_up_one(&mut self, from: &mut dyn Port) {
+        if let Some(mbuf) = self.unsent.pop() {
+            self.unsent_serials.pop_front();
+            from.free(mbuf);
+        }
+    }
+
+    fn receive(&mut self, to: &mut dyn Port, max: usize) {
+        let mut batch = MbufBatch::new();
+        let added = to.rx_burst(&mut batch, max);
+        assert!(added <= max && added == batch.len());
+        while let Some(mbuf) = batch.pop() {
+            let serial = serial_of(mbuf.bytes(), self.dst, self.src);
+            let expected = if self.lossless {
+                self.expected.pop_front()
+            } else {
+                let found = self.expected.iter().position(|&sent| sent == serial);
+                let lost = found.expect("sent before, received once and in order");
+                self.expected.drain(..=lost).next_back()
+            };
+            assert_eq!(expected, Some(serial));
+            self.held.push((serial, mbuf));
+        }
+    }
+
+    fn release_one(&mut self, to: &mut dyn Port, rng: &mut Rng) {
+        if self.held.is_empty() {
+            return;
+        }
+        let at = rng.below(self.held.len() as u32) as usize;
+        let (serial, mbuf) = self.held.swap_remove(at);
+        assert_eq!(serial_of(mbuf.bytes(), self.dst, self.src), serial);
+        to.free(mbuf);
+    }
+
+    fn step(&mut self, from: &mut dyn Port, to: &mut dyn Port, rng: &mut Rng) {
+        match rng.below(10) {
+            0..=2 => self.write(from, rng),
+            3..=4 => self.transmit(from),
+            5 => self.give_up_one(from),
+            6..=7 if self.held.len() < HELD_FRAMES_MAX => {
+                self.receive(to, rng.below(12) as usize);
+            }
+            _ => (0..4).for_each(|_| self.release_one(to, rng)),
+        }
+    }
+
+    fn finish(&mut self, from: &mut dyn Port, to: &mut dyn Port, rng: &mut Rng) {
+        let patience = Patience::new("the last random frames");
+        while !self.held.is_empty() {
+            self.release_one(to, rng);
+        }
+        while !self.unsent.is_empty() || (self.lossless && !self.expected.is_empty()) {
+            self.transmit(from);
+            self.receive(to, BURST);
+            while !self.held.is_empty() {
+                self.release_one(to, rng);
+            }
+            patience.turn();
+        }
+        free_all(from, &mut self.unsent);
+    }
+}
+
+pub(super) fn random_operations_agree_with_a_queue(make: &mut dyn FnMut() -> Pair) {
+    for seed in SEEDS {
+        eprintln!("seed {seed:#x}");
+        let mut rng = Rng::new(seed);
+        let (mut a, mut b) = make();
+        let mut there = Way::new(&*a, &*b);
+        let mut back = Way::new(&*b, &*a);
+        for _ in 0..OPERATIONS {
+            there.step(&mut *a, &mut *b, &mut rng);
+            back.step(&mut *b, &mut *a, &mut rng);
+        }
+        there.finish(&mut *a, &mut *b, &mut rng);
+        back.finish(&mut *b, &mut *a, &mut rng);
+        assert!(there.next_serial > 1_000 && back.next_serial > 1_000);
+    }
+}

@@ -1,0 +1,134 @@
+//! What holds between two threads, and between a sleeper and its waker.
+
+use std::time::Duration;
+
+use super::Pair;
+use super::frames::{
+    MIN_FRAME_BYTES, Patience, alloc_for, flush, receive, send, serial_of, write_frame,
+};
+use crate::mbuf::{BURST, MbufBatch};
+use crate::port::{MacBytes, Port, WakeSource};
+use crate::sync::mapped::{AtomicU32, Ordering};
+
+const STREAM_FRAMES: u32 = 20_000;
+const WAKES: u32 = 1_000;
+
+/// A sleeper whose frame is there and who was not woken fails after this.
+const SLEEP: Duration = Duration::from_secs(5);
+/// Where nobody can wake a sleeper, it looks this often.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// Sends an endless stream until both sides have seen enough, and receives the other's.
+fn stream(port: &mut dyn Port, peer: MacBytes, satisfied: &AtomicU32) {
+    let own = port.capabilities().mac;
+    let lossless = port.capabilities().lossless;
+    let patience = Patience::new("a stream of frames");
+    let (mut sent, mut next, mut seen) = (0u32, 0u32, 0u32);
+    let (mut unsent, mut received) = (MbufBatch::new(), MbufBatch::new());
+    // Acquire: partner is the Release below.
+    while satisfied.load(Ordering::Acquire) < 2 {
+        while unsent.room() > 0
+            && let Some(mut mbuf) = port.alloc(peer)
+        {
+            let len_bytes = MIN_FRAME_BYTES + sent as usize % 60;
+            write_frame(&mut mbuf, peer, own, sent, len_bytes);
+            unsent.push(mbuf).expect("room was checked");
+            sent += 1;
+        }
+        let moved = port.tx_burst(&mut unsent) + port.rx_burst(&mut received, BURST);
+        while let Some(mbuf) = received.pop() {
+            let serial = serial_of(mbuf.bytes(), own, peer);
+            assert!(serial >= next, "frame {serial} after {next}");
+            assert!(!lossless || serial == next, "{next} is missing");
+            next = serial + 1;
+            seen += 1;
+            port.free(mbuf);
+            if seen == STREAM_FRAMES {
+                // Release: partner is the Acquire above.
+                satisfied.fetch_add(1, Ordering::Release);
+            }
+        }
+        if moved == 0 {
+            patience.turn();
+        }
+    }
+    while let Some(mbuf) = unsent.pop() {
+        port.free(mbuf);
+    }
+}
+
+pub(super) fn two_threads_stream_both_ways(make: &mut dyn FnMut() -> Pair) {
+    let (mut a, mut b) = make();
+    let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
+    let satisfied = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| stream(&mut *a, b_mac, &satisfied));
+        scope.spawn(|| stream(&mut *b, a_mac, &satisfied));
+    });
+}
+
+/// Receives one frame, asleep while there is none.
+fn receive_asleep(port: &mut dyn Port, src: MacBytes, expected: u32) {
+    let dst = port.capabilities().mac;
+    let patience = Patience::new("a frame that wakes");
+    let mut batch = MbufBatch::new();
+    let mut overslept = false;
+    while port.rx_burst(&mut batch, 1) == 0 {
+        let source = port.arm();
+        if port.rx_burst(&mut batch, 1) > 0 {
+            break;
+        }
+        let timeout = match source {
+            WakeSource::Futex { .. } | WakeSource::Fd(_) => SLEEP,
+            WakeSource::Poll => LOOK,
+        };
+        let slept = source.sleep(timeout).expect("a source to sleep on");
+        overslept = timeout == SLEEP && slept == crate::wake::Slept::TimedOut;
+        patience.turn();
+    }
+    port.disarm();
+    assert!(!overslept, "frame {expected} came and woke nobody");
+    let mbuf = batch.pop().expect("one frame was received");
+    assert_eq!(serial_of(mbuf.bytes(), dst, src), expected);
+    port.free(mbuf);
+}
+
+/// Two sides take turns; each sleeps until the other's frame wakes it.
+pub(super) fn arming_and_looking_never_loses_a_wake(make: &mut dyn FnMut() -> Pair) {
+    let (mut a, mut b) = make();
+    let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for serial in 0..WAKES {
+                send(&mut *a, b_mac, serial..serial + 1, MIN_FRAME_BYTES);
+                receive_asleep(&mut *a, b_mac, serial);
+            }
+        });
+        scope.spawn(|| {
+            for serial in 0..WAKES {
+                receive_asleep(&mut *b, a_mac, serial);
+                send(&mut *b, a_mac, serial..serial + 1, MIN_FRAME_BYTES);
+            }
+        });
+    });
+}
+
+pub(super) fn arming_without_sleeping_changes_nothing(make: &mut dyn FnMut() -> Pair) {
+    let (mut a, mut b) = make();
+    let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
+    a.disarm();
+    for serial in 0..100 {
+        let mut batch = MbufBatch::new();
+        let mut mbuf = alloc_for(&mut *a, b_mac);
+        write_frame(&mut mbuf, b_mac, a_mac, serial, MIN_FRAME_BYTES);
+        batch.push(mbuf).expect("an empty batch");
+        drop(b.arm());
+        drop(b.arm());
+        if serial % 2 == 0 {
+            b.disarm();
+            b.disarm();
+        }
+        flush(&mut *a, &mut batch);
+        receive(&mut *b, a_mac, serial..serial + 1);
+    }
+}

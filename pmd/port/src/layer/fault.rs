@@ -1,0 +1,416 @@
+//! A port that loses, doubles, reorders, corrupts and delays frames, as often as it is told to.
+//!
+//! Everything is decided by seeded generators and measured in *turns*, which
+//! are calls of `tx_burst` and `rx_burst`, never by a clock: the same calls
+//! meet the same faults. It is a layer for tests: it copies each sent frame once.
+
+mod config;
+mod dice;
+mod held;
+#[cfg(test)]
+mod tests;
+
+use core::fmt;
+use std::collections::VecDeque;
+use std::io;
+
+use crate::mbuf::{Mbuf, MbufBatch};
+use crate::mempool::{Mempool, MempoolConfig};
+use crate::port::{Capabilities, Counter, MacBytes, Port, PortEvent, PortStats, WakeSource};
+pub use config::{FaultConfig, FaultRates};
+use dice::{Counts, Dice, Wait};
+use held::{Held, HeldFrames};
+
+/// One direction: its faults, its buffers and what waits in it.
+#[derive(Debug)]
+struct Side {
+    dice: Dice,
+    counts: Counts,
+    pool: Mempool,
+    held: HeldFrames,
+    /// Frames that went on, for those that are held until so many others did.
+    passed_frames: u64,
+}
+
+impl Side {
+    fn new(dice: Dice, config: &FaultConfig, max_frame_bytes: usize) -> io::Result<Self> {
+        Ok(Self {
+            dice,
+            counts: Counts::default(),
+            pool: Mempool::new(MempoolConfig {
+                buffers: config.pool_frames,
+                buffer_bytes: max_frame_bytes as u32,
+                huge_pages: false,
+                tag: 0,
+            })?,
+            held: HeldFrames::new(config.pool_frames as usize),
+            passed_frames: 0,
+        })
+    }
+
+    /// A copy in our own pool, or a count of the lack of one.
+    fn copy_of(&mut self, mbuf: &Mbuf) -> Option<Mbuf> {
+        if mbuf.len() <= self.pool.config().buffer_bytes as usize
+            && let Some(mut copy) = self.pool.alloc()
+        {
+            copy_frame(mbuf, &mut copy);
+            return Some(copy);
+        }
+        None
+    }
+
+    fn hold(&mut self, mbuf: Mbuf, dst: MacBytes, wait: Wait, turn: u64) {
+        let held = match wait {
+            Wait::None => Held::until_room(mbuf, dst),
+            Wait::Turns(turns) => Held::until(mbuf, dst, turn + turns, u64::MAX),
+            Wait::Frames { frames, turns } => {
+                Held::until(mbuf, dst, turn + turns, self.passed_frames + frames)
+            }
+        };
+        self.held.push(held);
+    }
+
+    /// The next frame whose time has come.
+    fn due(&mut self, turn: u64) -> Option<Held> {
+        self.held.take_due(turn, self.passed_frames)
+    }
+}
+
+fn copy_frame(from: &Mbuf, to: &mut Mbuf) {
+    to.buffer_mut()[..from.len()].copy_from_slice(from.bytes());
+    to.set_len(from.len());
+}
+
+fn flip_bit(mbuf: &mut Mbuf, random: u64) {
+    let bits = mbuf.len() as u64 * 8;
+    if bits > 0 {
+        let bit = random % bits;
+        mbuf.buffer_mut()[(bit / 8) as usize] ^= 1 << (bit % 8);
+    }
+}
+
+/// A port with faults in front of another port.
+///
+/// `alloc` borrows a buffer of the inner port as well, so that back-pressure
+/// is the inner port's. A frame that is held or doubled needs a buffer of the
+/// injector's own pools; without one it is dropped, or not doubled, and
+/// counted. Corruption flips one bit of the frame, addresses included; a sent
+/// frame still goes where its buffer was lent for.
+///
+/// Counters, with `tx` or `rx` for the side: `drop_fault_tx_loss`,
+/// `drop_fault_tx_partition`, `drop_fault_tx_pool_dry`,
+/// `drop_fault_tx_foreign_buffer`, `fault_tx_duplicated`,
+/// `fault_tx_duplicate_pool_dry`, `fault_tx_reordered`, `fault_tx_corrupted`,
+/// `fault_tx_delayed`; then those of the inner port.
+pub struct FaultInjector<P: Port> {
+    inner: P,
+    config: FaultConfig,
+    capabilities: Capabilities,
+    tx: Side,
+    rx: Side,
+    /// For whom each buffer of the transmit pool was lent.
+    lent_for: Vec<MacBytes>,
+    /// Buffers of the inner port, one for each that we lent, in the order in
+    /// which they were allocated. Each frame goes into the oldest one for its
+    /// station, since ports want them back in that order.
+    reserved: VecDeque<(MacBytes, Mbuf)>,
+    /// On the way to the inner port.
+    outbound: MbufBatch,
+    partitioned: bool,
+    turn: u64,
+    stats: PortStats,
+}
+
+impl<P: Port> FaultInjector<P> {
+    /// Wraps a port.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a configuration outside its bounds; no memory.
+    pub fn new(inner: P, config: FaultConfig) -> io::Result<Self> {
+        config.check()?;
+        let mut capabilities = inner.capabilities().clone();
+        capabilities.lossless &= !config.tx.any() && !config.rx.any();
+        let max_frame_bytes = capabilities.max_frame_bytes;
+        let (tx_dice, rx_dice) = Dice::pair(&config);
+        Ok(Self {
+            tx: Side::new(tx_dice, &config, max_frame_bytes)?,
+            rx: Side::new(rx_dice, &config, max_frame_bytes)?,
+            lent_for: vec![[0; 6]; config.pool_frames as usize],
+            reserved: VecDeque::with_capacity(config.pool_frames as usize + 1),
+            outbound: MbufBatch::new(),
+            partitioned: false,
+            turn: 0,
+            stats: PortStats::default(),
+            inner,
+            config,
+            capabilities,
+        })
+    }
+
+    /// Cuts the port off from all others, both ways, or joins it again. Frames
+    /// that are due while it is cut off are dropped and counted.
+    pub fn set_partitioned(&mut self, partitioned: bool) {
+        self.partitioned = partitioned;
+    }
+
+    /// True while the port is cut off.
+    pub fn is_partitioned(&self) -> bool {
+        self.partitioned
+    }
+
+    /// The wrapped port.
+    pub fn inner(&self) -> &P {
+        &self.inner
+    }
+
+    /// Takes the oldest buffer of the inner port that was borrowed for this station.
+    fn unreserve(&mut self, dst: MacBytes) -> Option<Mbuf> {
+        let at = self.reserved.iter().position(|(mac, _)| *mac == dst)?;
+        self.reserved.remove(at).map(|(_, mbuf)| mbuf)
+    }
+
+    /// Gives the inner port one buffer for this station back, unsent.
+    fn release(&mut self, dst: MacBytes) {
+        if let Some(mbuf) = self.unreserve(dst) {
+            self.inner.free(mbuf);
+        }
+    }
+
+    /// Borrows one more buffer of the inner port for a frame that has none.
+    fn reserve(&mut self, dst: MacBytes) -> bool {
+        match self.inner.alloc(dst) {
+            Some(mbuf) => {
+                self.reserved.push_back((dst, mbuf));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Copies a frame into the oldest borrowed buffer for its station and sends that.
+    fn forward(&mut self, mbuf: &Mbuf, dst: MacBytes) {
+        if let Some(mut borrowed) = self.unreserve(dst) {
+            copy_frame(mbuf, &mut borrowed);
+            let pushed = self.outbound.push(borrowed);
+            debug_assert!(pushed.is_ok(), "every caller checks for room");
+            self.tx.passed_frames += 1;
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.outbound.is_empty() {
+            self.inner.tx_burst(&mut self.outbound);
+        }
+    }
+
+    fn has_outbound_room(&mut self) -> bool {
+        if self.outbound.room() == 0 {
+            self.flush();
+        }
+        self.outbound.room() > 0
+    }
+
+    /// Sends the held frames whose time has come; those without room wait on.
+    fn send_due(&mut self) {
+        for _ in 0..self.tx.held.len() {
+            if !self.has_outbound_room() {
+                return;
+            }
+            let Some(held) = self.tx.due(self.turn) else {
+                return;
+            };
+            if self.partitioned {
+                self.tx.counts.drop_partition += 1;
+                self.tx.pool.free(held.mbuf);
+            } else if self.reserve(held.dst) {
+                self.forward(&held.mbuf, held.dst);
+                self.tx.pool.free(held.mbuf);
+            } else {
+                self.tx.hold(held.mbuf, held.dst, Wait::None, self.turn);
+            }
+        }
+    }
+
+    fn transmit(&mut self, mut mbuf: Mbuf) {
+        if !self.tx.pool.owns(&mbuf) {
+            self.tx.counts.drop_foreign_buffer += 1;
+            return self.free(mbuf);
+        }
+        self.stats.tx_frames += 1;
+        self.stats.tx_bytes += mbuf.len() as u64;
+        if self.partitioned {
+            self.tx.counts.drop_partition += 1;
+            return self.free(mbuf);
+        }
+        let fate = self.tx.dice.roll(&mut self.tx.counts);
+        if fate.lost {
+            return self.free(mbuf);
+        }
+        let dst = self.lent_for[Mempool::index_of(&mbuf) as usize];
+        if let Some(random) = fate.corrupt {
+            flip_bit(&mut mbuf, random);
+        }
+        if fate.duplicate {
+            match self.tx.copy_of(&mbuf) {
+                Some(copy) => self.tx.hold(copy, dst, Wait::None, self.turn),
+                None => self.tx.counts.duplicate_pool_dry += 1,
+            }
+        }
+        if fate.wait == Wait::None {
+            self.forward(&mbuf, dst);
+            self.tx.pool.free(mbuf);
+        } else {
+            self.release(dst);
+            self.tx.hold(mbuf, dst, fate.wait, self.turn);
+        }
+    }
+
+    /// Decides about one frame that the inner port received; what comes of it is in the batch or held.
+    fn receive(&mut self, mut mbuf: Mbuf, batch: &mut MbufBatch) {
+        if self.partitioned {
+            self.rx.counts.drop_partition += 1;
+            return self.inner.free(mbuf);
+        }
+        let fate = self.rx.dice.roll(&mut self.rx.counts);
+        if fate.lost {
+            return self.inner.free(mbuf);
+        }
+        if let Some(random) = fate.corrupt {
+            flip_bit(&mut mbuf, random);
+        }
+        if fate.duplicate {
+            match self.rx.copy_of(&mbuf) {
+                Some(copy) => self.rx.hold(copy, [0; 6], Wait::None, self.turn),
+                None => self.rx.counts.duplicate_pool_dry += 1,
+            }
+        }
+        if fate.wait == Wait::None {
+            return self.hand_out(mbuf, batch);
+        }
+        match self.rx.copy_of(&mbuf) {
+            Some(copy) => self.rx.hold(copy, [0; 6], fate.wait, self.turn),
+            None => self.rx.counts.drop_pool_dry += 1,
+        }
+        self.inner.free(mbuf);
+    }
+
+    /// Gives a frame to the caller, who has room for it.
+    fn hand_out(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) {
+        self.stats.rx_frames += 1;
+        self.stats.rx_bytes += mbuf.len() as u64;
+        self.rx.passed_frames += 1;
+        let pushed = batch.push(mbuf);
+        debug_assert!(pushed.is_ok(), "every caller checks for room");
+    }
+
+    /// Hands out held frames whose time has come until the batch holds `end` frames.
+    fn receive_due(&mut self, batch: &mut MbufBatch, end: usize) {
+        while batch.len() < end
+            && let Some(held) = self.rx.due(self.turn)
+        {
+            if self.partitioned {
+                self.rx.counts.drop_partition += 1;
+                self.rx.pool.free(held.mbuf);
+            } else {
+                self.hand_out(held.mbuf, batch);
+            }
+        }
+    }
+}
+
+impl<P: Port> Port for FaultInjector<P> {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn alloc(&mut self, dst: MacBytes) -> Option<Mbuf> {
+        if self.tx.pool.available() == 0 || !self.reserve(dst) {
+            return None;
+        }
+        let mbuf = self.tx.pool.alloc()?;
+        self.lent_for[Mempool::index_of(&mbuf) as usize] = dst;
+        Some(mbuf)
+    }
+
+    fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
+        self.turn += 1;
+        self.send_due();
+        let before = batch.len();
+        while self.has_outbound_room()
+            && let Some(mbuf) = batch.pop()
+        {
+            self.transmit(mbuf);
+            self.send_due();
+        }
+        self.flush();
+        before - batch.len()
+    }
+
+    fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
+        self.turn += 1;
+        self.send_due();
+        self.flush();
+        let before = batch.len();
+        let end = before + max.min(batch.room());
+        self.receive_due(batch, end);
+        let mut inbound = MbufBatch::new();
+        self.inner.rx_burst(&mut inbound, end - batch.len());
+        while let Some(mbuf) = inbound.pop() {
+            self.receive(mbuf, batch);
+            // The frames still to come have the first claim on the room.
+            self.receive_due(batch, end - inbound.len());
+        }
+        batch.len() - before
+    }
+
+    fn free(&mut self, mbuf: Mbuf) {
+        if self.tx.pool.owns(&mbuf) {
+            self.release(self.lent_for[Mempool::index_of(&mbuf) as usize]);
+            self.tx.pool.free(mbuf);
+        } else if self.rx.pool.owns(&mbuf) {
+            self.rx.pool.free(mbuf);
+        } else {
+            self.inner.free(mbuf);
+        }
+    }
+
+    fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
+        self.inner.events(out)
+    }
+
+    /// While frames are held nobody can wake the caller for them: turns must go on.
+    fn arm(&mut self) -> WakeSource {
+        if self.tx.held.len() + self.rx.held.len() + self.outbound.len() > 0 {
+            return WakeSource::Poll;
+        }
+        self.inner.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn stats(&self) -> PortStats {
+        let mut stats = self.stats.clone();
+        let own = self.tx.counts.tx_named().into_iter();
+        let own = own.chain(self.rx.counts.rx_named());
+        stats.counters = own.map(|(name, value)| Counter { name, value }).collect();
+        stats.counters.extend(self.inner.stats().counters);
+        stats
+    }
+
+    fn upkeep(&mut self) {
+        self.inner.upkeep();
+    }
+}
+
+impl<P: Port> fmt::Debug for FaultInjector<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultInjector")
+            .field("capabilities", &self.capabilities)
+            .field("config", &self.config)
+            .field("partitioned", &self.partitioned)
+            .field("turn", &self.turn)
+            .finish_non_exhaustive()
+    }
+}

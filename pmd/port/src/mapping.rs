@@ -1,0 +1,232 @@
+//! Mapped memory that is unmapped when its owner goes.
+
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+/// Huge pages are asked for in this size, the smallest one of x86-64 and AArch64 with 4 KiB pages.
+const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// A range of mapped memory, readable and writable, unmapped on drop.
+///
+/// It hands out an address only, never a reference: who may touch which byte
+/// when is the business of the driver that owns the mapping.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    len_bytes: usize,
+    huge: bool,
+}
+
+// SAFETY: a Mapping is an address range without access to it through `&self`;
+// munmap may be called from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send: the shared methods only read plain fields.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps zeroed private memory of ordinary pages.
+    ///
+    /// # Errors
+    /// What mmap(2) says; `InvalidInput` for a length of zero.
+    pub fn anonymous(len_bytes: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        Self::map(len_bytes, flags, -1, 0, false)
+    }
+
+    /// Maps zeroed private memory of huge pages if the system has some to
+    /// give, of ordinary pages otherwise; [`Mapping::is_huge`] tells which.
+    /// With huge pages the length is rounded up to whole ones.
+    ///
+    /// # Errors
+    /// What mmap(2) says about ordinary pages; `InvalidInput` for a length of zero.
+    pub fn anonymous_huge(len_bytes: usize) -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+        if let Some(rounded_bytes) = len_bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)
+            && let Ok(mapping) = Self::map(rounded_bytes, flags, -1, 0, true)
+        {
+            return Ok(mapping);
+        }
+        Self::anonymous(len_bytes)
+    }
+
+    /// Maps a range of a file, shared with everyone else who maps it.
+    ///
+    /// Touching a page behind the end of the file raises SIGBUS; keeping the
+    /// file long enough is the caller's business.
+    ///
+    /// # Errors
+    /// What mmap(2) says; `InvalidInput` for a length of zero, or an offset
+    /// that is too large or no multiple of the page size.
+    pub fn shared(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: usize) -> io::Result<Self> {
+        let offset_bytes = libc::off_t::try_from(offset_bytes)
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        Self::map(
+            len_bytes,
+            libc::MAP_SHARED,
+            fd.as_raw_fd(),
+            offset_bytes,
+            false,
+        )
+    }
+
+    fn map(
+        len_bytes: usize,
+        flags: libc::c_int,
+        fd: RawFd,
+        offset_bytes: libc::off_t,
+        huge: bool,
+    ) -> io::Result<Self> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: without MAP_FIXED the kernel chooses a range that nobody
+        // uses, so no live memory of this process changes; mmap checks every
+        // argument itself.
+        let address = unsafe {
+            libc::mmap(
+                core::ptr::null_mut(),
+                len_bytes,
+                protection,
+                flags,
+                fd,
+                offset_bytes,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(address.cast::<u8>())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        Ok(Self {
+            start,
+            len_bytes,
+            huge,
+        })
+    }
+
+    /// The address of the first byte.
+    #[inline]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// How many bytes are mapped.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Never true: an empty range cannot be mapped.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// True if the memory consists of huge pages.
+    #[inline]
+    pub fn is_huge(&self) -> bool {
+        self.huge
+    }
+
+    /// True if the byte at `address` lies in this mapping.
+    #[inline]
+    pub fn contains(&self, address: *const u8) -> bool {
+        (address as usize)
+            .checked_sub(self.start.as_ptr() as usize)
+            .is_some_and(|offset_bytes| offset_bytes < self.len_bytes)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `map` with this length and is
+        // unmapped only here; that no pointer into it is used any more is the
+        // obligation of whoever took one from `as_ptr`.
+        let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
+        debug_assert_eq!(result, 0, "munmap: {}", io::Error::last_os_error());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::{AsFd, FromRawFd};
+
+    fn read(mapping: &Mapping, offset_bytes: usize) -> u8 {
+        assert!(offset_bytes < mapping.len());
+        // SAFETY: the offset lies in the mapping, as just checked.
+        let address = unsafe { mapping.as_ptr().add(offset_bytes) };
+        // SAFETY: mapped and readable while `mapping` lives; one thread.
+        unsafe { address.read_volatile() }
+    }
+
+    fn write(mapping: &Mapping, offset_bytes: usize, value: u8) {
+        assert!(offset_bytes < mapping.len());
+        // SAFETY: the offset lies in the mapping, as just checked.
+        let address = unsafe { mapping.as_ptr().add(offset_bytes) };
+        // SAFETY: mapped and writable while `mapping` lives; one thread.
+        unsafe { address.write_volatile(value) };
+    }
+
+    fn memory_file(len_bytes: u64) -> File {
+        // SAFETY: the name is a terminated string; the call touches no other memory.
+        let fd = unsafe { libc::memfd_create(c"mapping-test".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(fd >= 0, "memfd_create: {}", io::Error::last_os_error());
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        let file = unsafe { File::from_raw_fd(fd) };
+        file.set_len(len_bytes).expect("a memory file can grow");
+        file
+    }
+
+    #[test]
+    fn anonymous_memory_is_zeroed_and_writable_to_its_last_byte() {
+        let mapping = Mapping::anonymous(10_000).expect("a small mapping");
+        assert_eq!(mapping.len(), 10_000);
+        assert!(!mapping.is_huge());
+        for offset_bytes in 0..mapping.len() {
+            assert_eq!(read(&mapping, offset_bytes), 0);
+        }
+        write(&mapping, 9_999, 7);
+        assert_eq!(read(&mapping, 9_999), 7);
+    }
+
+    #[test]
+    fn huge_memory_works_with_and_without_huge_pages() {
+        let mapping = Mapping::anonymous_huge(5_000).expect("a small mapping");
+        if mapping.is_huge() {
+            assert_eq!(mapping.len(), HUGE_PAGE_BYTES);
+        } else {
+            assert_eq!(mapping.len(), 5_000);
+        }
+        write(&mapping, 4_999, 9);
+        assert_eq!(read(&mapping, 4_999), 9);
+    }
+
+    #[test]
+    fn two_shared_mappings_of_a_file_are_the_same_bytes() {
+        let file = memory_file(3 * 4096);
+        let whole = Mapping::shared(file.as_fd(), 0, 3 * 4096).expect("whole file");
+        let last = Mapping::shared(file.as_fd(), 2 * 4096, 4096).expect("last page");
+        write(&last, 5, 42);
+        assert_eq!(read(&whole, 2 * 4096 + 5), 42);
+    }
+
+    #[test]
+    fn impossible_mappings_are_refused() {
+        assert!(Mapping::anonymous(0).is_err());
+        assert!(Mapping::anonymous_huge(usize::MAX).is_err());
+        let file = memory_file(4096);
+        assert!(Mapping::shared(file.as_fd(), 17, 4096).is_err());
+        assert!(Mapping::shared(file.as_fd(), u64::MAX, 4096).is_err());
+    }
+
+    #[test]
+    fn contains_is_exact_at_both_ends() {
+        let mapping = Mapping::anonymous(4096).expect("one page");
+        let start = mapping.as_ptr().as_ptr().cast_const();
+        assert!(mapping.contains(start));
+        assert!(mapping.contains(start.wrapping_add(4095)));
+        assert!(!mapping.contains(start.wrapping_add(4096)));
+        assert!(!mapping.contains(start.wrapping_sub(1)));
+    }
+}

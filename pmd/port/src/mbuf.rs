@@ -1,0 +1,253 @@
+//! The buffer of a port.
+//!
+//! An [`Mbuf`] is a handle to memory that belongs to a port: a slot of a shared
+//! ring, a frame of a mapped socket ring, or an object of a mempool. It is made
+//! by the port's `alloc` or `rx_burst` and goes back to the *same* port through
+//! `tx_burst` or `free`. It has no `Drop`: a port is not reachable from the
+//! buffer, and a forgotten buffer costs its slot until the port is closed.
+
+use core::ptr::NonNull;
+
+/// Frames in one burst, at most.
+pub const BURST: usize = 32;
+
+/// A buffer of a port that holds at most one whole Ethernet frame, without FCS.
+#[derive(Debug)]
+#[must_use = "an Mbuf goes back to its port by tx_burst or free"]
+pub struct Mbuf {
+    data: NonNull<u8>,
+    len_bytes: u32,
+    capacity_bytes: u32,
+    cookie: u64,
+}
+
+// SAFETY: an Mbuf is a unique handle to its memory: whoever holds it is the
+// only one in this process who reads or writes those bytes (obligation of
+// `Mbuf::from_raw`, upheld by each driver), so it may move between threads.
+unsafe impl Send for Mbuf {}
+
+impl Mbuf {
+    /// Makes the handle of a buffer; only drivers call this.
+    ///
+    /// `cookie` means something to the driver alone, which finds its slot or
+    /// pool object by it.
+    ///
+    /// # Safety
+    /// `data` points to `capacity_bytes` bytes that stay mapped, readable and
+    /// writable until the handle went back to the driver, and that nobody else
+    /// in this process touches until then; `len_bytes <= capacity_bytes`, and
+    /// the first `len_bytes` bytes are initialised.
+    pub unsafe fn from_raw(
+        data: NonNull<u8>,
+        len_bytes: u32,
+        capacity_bytes: u32,
+        cookie: u64,
+    ) -> Self {
+        debug_assert!(len_bytes <= capacity_bytes);
+        Self {
+            data,
+            len_bytes,
+            capacity_bytes,
+            cookie,
+        }
+    }
+
+    /// The frame: destination MAC address first, no FCS.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `from_raw` promises that the first `len_bytes` bytes are
+        // mapped, initialised and ours.
+        unsafe { core::slice::from_raw_parts(self.data.as_ptr(), self.len_bytes as usize) }
+    }
+
+    /// The whole buffer, for writing a frame; follow with [`Mbuf::set_len`].
+    #[inline]
+    pub fn buffer_mut(&mut self) -> &mut [u8] {
+        // SAFETY: `from_raw` promises `capacity_bytes` bytes that are mapped and
+        // ours; drivers hand out memory that was zeroed when it was mapped, so
+        // every byte is initialised.
+        unsafe { core::slice::from_raw_parts_mut(self.data.as_ptr(), self.capacity_bytes as usize) }
+    }
+
+    /// Sets the length of the frame in bytes; a length above the capacity is cut to it.
+    #[inline]
+    pub fn set_len(&mut self, len_bytes: usize) {
+        debug_assert!(len_bytes <= self.capacity_bytes as usize);
+        self.len_bytes = (len_bytes as u32).min(self.capacity_bytes);
+    }
+
+    /// The length of the frame in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len_bytes as usize
+    }
+
+    /// True while no frame was written.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len_bytes == 0
+    }
+
+    /// How many bytes the buffer can hold.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.capacity_bytes as usize
+    }
+
+    /// The driver's own mark.
+    #[inline]
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+}
+
+/// At most [`BURST`] buffers, first in, first out, without allocation.
+#[derive(Debug)]
+pub struct MbufBatch {
+    slots: [Option<Mbuf>; BURST],
+    head: usize,
+    tail: usize,
+}
+
+impl Default for MbufBatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MbufBatch {
+    /// An empty batch.
+    pub const fn new() -> Self {
+        Self {
+            slots: [const { None }; BURST],
+            head: 0,
+            tail: 0,
+        }
+    }
+
+    /// Adds a buffer at the end; a full batch gives it back.
+    #[inline]
+    pub fn push(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
+        if self.head == self.tail {
+            self.head = 0;
+            self.tail = 0;
+        } else if self.tail == BURST && self.head > 0 {
+            self.slots.rotate_left(self.head);
+            self.tail -= self.head;
+            self.head = 0;
+        }
+        match self.slots.get_mut(self.tail) {
+            Some(slot) => {
+                *slot = Some(mbuf);
+                self.tail += 1;
+                Ok(())
+            }
+            None => Err(mbuf),
+        }
+    }
+
+    /// Takes the first buffer.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Mbuf> {
+        if self.head == self.tail {
+            return None;
+        }
+        let mbuf = self.slots[self.head].take();
+        self.head += 1;
+        mbuf
+    }
+
+    /// The first buffer, left in place.
+    #[inline]
+    pub fn front(&self) -> Option<&Mbuf> {
+        self.slots[self.head..self.tail].first()?.as_ref()
+    }
+
+    /// The buffers from first to last, left in place.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = &Mbuf> {
+        self.slots[self.head..self.tail].iter().flatten()
+    }
+
+    /// How many buffers are in the batch.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.tail - self.head
+    }
+
+    /// True if the batch holds no buffer.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// How many buffers can still be added.
+    #[inline]
+    pub fn room(&self) -> usize {
+        BURST - self.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mempool::{Mempool, MempoolConfig};
+    use proptest::prelude::*;
+    use std::collections::VecDeque;
+
+    fn pool() -> Mempool {
+        Mempool::new(MempoolConfig {
+            buffers: 64,
+            buffer_bytes: 64,
+            huge_pages: false,
+            tag: 0,
+        })
+        .expect("a small pool")
+    }
+
+    #[test]
+    fn the_length_says_which_bytes_are_the_frame() {
+        let mut pool = pool();
+        let mut mbuf = pool.alloc().expect("a fresh pool");
+        assert!(mbuf.is_empty() && mbuf.bytes().is_empty());
+        mbuf.buffer_mut()[..3].copy_from_slice(&[1, 2, 3]);
+        mbuf.set_len(2);
+        assert_eq!((mbuf.len(), mbuf.bytes()), (2, &[1, 2][..]));
+        mbuf.set_len(mbuf.capacity());
+        assert_eq!(mbuf.bytes().len(), 64);
+        pool.free(mbuf);
+    }
+
+    proptest! {
+        /// A batch is a bounded queue, wherever its first buffer lies.
+        #[test]
+        fn a_batch_agrees_with_a_queue(pushes in prop::collection::vec(any::<bool>(), 1..200)) {
+            let mut pool = pool();
+            let (mut batch, mut oracle) = (MbufBatch::new(), VecDeque::new());
+            for push in pushes {
+                if push {
+                    let mbuf = pool.alloc().expect("more buffers than a batch holds");
+                    let cookie = mbuf.cookie();
+                    match batch.push(mbuf) {
+                        Ok(()) => oracle.push_back(cookie),
+                        Err(mbuf) => {
+                            prop_assert_eq!(oracle.len(), BURST);
+                            prop_assert_eq!(mbuf.cookie(), cookie);
+                            pool.free(mbuf);
+                        }
+                    }
+                } else {
+                    let mbuf = batch.pop();
+                    prop_assert_eq!(mbuf.as_ref().map(Mbuf::cookie), oracle.pop_front());
+                    mbuf.into_iter().for_each(|mbuf| pool.free(mbuf));
+                }
+                prop_assert_eq!(batch.len(), oracle.len());
+                prop_assert_eq!(batch.room(), BURST - oracle.len());
+                prop_assert_eq!(batch.is_empty(), oracle.is_empty());
+                prop_assert_eq!(batch.front().map(Mbuf::cookie), oracle.front().copied());
+                let cookies: Vec<u64> = batch.iter().map(Mbuf::cookie).collect();
+                prop_assert_eq!(cookies, Vec::from(oracle.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The directory of a segment: private to one user, and its lock.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::error::ShmError;
+use super::sys;
+
+/// The file whose `flock` is held while a station joins or the last one cleans up.
+const LOCK_FILE: &str = "lock";
+/// The file with the segment's header and station table.
+pub(super) const SEGMENT_FILE: &str = "segment";
+/// What the names of the stations' files begin with.
+const STATION_PREFIX: &str = "station-";
+
+/// How long the lock may be held against us. Its holders do a few system calls,
+/// so only a stopped process holds it longer, and that must not stop others.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Between two tries to take the lock; flock(2) has no call with a timeout.
+const LOCK_RETRY: Duration = Duration::from_millis(1);
+
+/// The directory of a segment, checked to be ours alone.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    handle: File,
+}
+
+/// The held lock of a directory.
+#[derive(Debug)]
+pub(super) struct DirectoryLock {
+    file: File,
+}
+
+impl Drop for DirectoryLock {
+    fn drop(&mut self) {
+        // Explicitly, since a child of a concurrent fork may hold a copy of the
+        // descriptor. It cannot fail for an open descriptor of a local file.
+        let _ = sys::unlock_flock(&self.file);
+    }
+}
+
+/// The name of the file with a station's receive rings.
+pub(super) fn station_file(slot: usize, generation: u64) -> String {
+    format!("{STATION_PREFIX}{slot}.{generation}")
+}
+
+/// Refuses a directory that is not `user`'s alone.
+fn verify(path: &Path, owner: u32, mode: u32, user: u32) -> Result<(), ShmError> {
+    if owner != user {
+        return Err(ShmError::WrongOwner {
+            path: path.to_path_buf(),
+            owner,
+            expected: user,
+        });
+    }
+    if mode & 0o777 != 0o700 {
+        return Err(ShmError::WrongMode {
+            path: path.to_path_buf(),
+            mode: mode & 0o7777,
+        });
+    }
+    Ok(())
+}
+
+impl Directory {
+    /// Opens the directory, made if need be, and takes its lock.
+    pub(super) fn open_locked(path: &Path) -> Result<(Self, DirectoryLock), ShmError> {
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            let Some(directory) = Self::open(path)? else {
+                continue;
+            };
+            // None: the last station removed everything while we were on the way in.
+            if let Some(lock) = directory.lock(libc::O_CREAT, deadline)? {
+                return Ok((directory, lock));
+            }
+            if Instant::now() > deadline {
+                return Err(directory.busy());
+            }
+        }
+    }
+
+    /// Takes the lock of a directory that is open; `None` if it was removed meanwhile.
+    pub(super) fn lock_again(&self) -> Result<Option<DirectoryLock>, ShmError> {
+        self.lock(0, Instant::now() + LOCK_TIMEOUT)
+    }
+
+    /// Opens and checks; `None` if it vanished between being made and being opened.
+    fn open(path: &Path) -> Result<Option<Self>, ShmError> {
+        let failed = |action, source| ShmError::Io {
+            action,
+            path: path.to_path_buf(),
+            source,
+        };
+        match DirBuilder::new().mode(0o700).create(path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("make directory", error)),
+        }
+        let handle = match sys::open_directory(path) {
+            Ok(handle) => handle,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT) => return Ok(None),
+                Some(libc::ENOTDIR | libc::ELOOP) => {
+                    return Err(ShmError::NotADirectory {
+                        path: path.to_path_buf(),
+                    });
+                }
+                _ => return Err(failed("open directory", error)),
+            },
+        };
+        let metadata = handle
+            .metadata()
+            .map_err(|error| failed("examine directory", error))?;
+        verify(path, metadata.uid(), metadata.mode(), sys::user())?;
+        Ok(Some(Self {
+            path: path.to_path_buf(),
+            handle,
+        }))
+    }
+
+    /// Takes the lock, or gives `None` if the lock's file is gone from the directory.
+    fn lock(&self, extra_flags: i32, deadline: Instant) -> Result<Option<DirectoryLock>, ShmError> {
+        let file = match sys::open_at(&self.handle, LOCK_FILE, extra_flags) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.failed("open", LOCK_FILE, error)),
+        };
+        loop {
+            let taken =
+                sys::try_flock(&file).map_err(|error| self.failed("lock", LOCK_FILE, error))?;
+            if taken {
+                break;
+            }
+            if Instant::now() > deadline {
+                return Err(self.busy());
+            }
+            std::thread::sleep(LOCK_RETRY);
+        }
+        let links = file
+            .metadata()
+            .map_err(|error| self.failed("examine", LOCK_FILE, error))?
+            .nlink();
+        let lock = DirectoryLock { file };
+        Ok((links > 0).then_some(lock))
+    }
+
+    fn busy(&self) -> ShmError {
+        ShmError::Busy {
+            path: self.path.join(LOCK_FILE),
+        }
+    }
+
+    /// The error of a system call on a file of this directory.
+    pub(super) fn failed(&self, action: &'static str, name: &str, source: io::Error) -> ShmError {
+        ShmError::Io {
+            action,
+            path: self.path.join(name),
+            source,
+        }
+    }
+
+    /// The path of a file, for messages.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Opens a file that is there.
+    pub(super) fn open_file(&self, name: &str) -> io::Result<File> {
+        sys::open_at(&self.handle, name, 0)
+    }
+
+    /// Makes a file that must not be there.
+    pub(super) fn create_file(&self, name: &str) -> io::Result<File> {
+        sys::open_at(&self.handle, name, libc::O_CREAT | libc::O_EXCL)
+    }
+
+    /// Removes a file if it is there.
+    pub(super) fn remove_file(&self, name: &str) -> io::Result<()> {
+        sys::unlink_at(&self.handle, name)
+    }
+
+    /// Removes the files of all stations but those that `keep` names. The caller
+    /// holds the lock, so nobody is about to make one.
+    pub(super) fn sweep(
+        &self,
+        keep: impl Fn(&str) -> bool,
+        _lock: &DirectoryLock,
+    ) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.path)? {
+            let name = entry?.file_name();
+            // Names that are not UTF-8 are not ours.
+            let Some(name) = name.to_str() else { continue };
+            if name.starts_with(STATION_PREFIX) && !keep(name) {
+                self.remove_file(name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes everything of the segment, and the directory unless it holds
+    /// files that are not ours. The caller holds the lock and saw no station.
+    pub(super) fn remove(&self, lock: DirectoryLock) -> io::Result<()> {
+        self.sweep(|_| false, &lock)?;
+        self.remove_file(SEGMENT_FILE)?;
+        self.remove_file(LOCK_FILE)?;
+        match std::fs::remove_dir(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_directory_of_ours_alone_is_good() {
+        let verdict = |owner, mode| verify(Path::new("/somewhere"), owner, mode, 1000);
+        assert!(verdict(1000, 0o40700).is_ok());
+        let error = verdict(1001, 0o40700).expect_err("another owner");
+        assert_eq!(
+            error.to_string(),
+            "/somewhere belongs to user 1001, not to user 1000"
+        );
+        // Not even root's: whoever owns it can put files into it.
+        assert!(matches!(
+            verdict(0, 0o40700),
+            Err(ShmError::WrongOwner { .. })
+        ));
+        for mode in [0o40701, 0o40710, 0o40704, 0o41777, 0o40500] {
+            assert!(matches!(
+                verdict(1000, mode),
+                Err(ShmError::WrongMode { .. })
+            ));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! The port itself.
+
+use std::sync::Arc;
+
+use super::config::ShmConfig;
+use super::cookie::{self, Origin};
+use super::counters::Counters;
+use super::error::ShmError;
+use super::layout::MAX_FRAME_BYTES;
+use super::membership::Membership;
+use super::rx::RxSide;
+use super::segment::StationWord;
+use super::sys;
+use super::tx::TxSide;
+use super::watch::{Change, Watch};
+use crate::mbuf::{Mbuf, MbufBatch};
+use crate::port::{
+    Capabilities, FutexWord, MacBytes, Neighbour, Port, PortEvent, PortStats, WakeSource,
+};
+use crate::sync::mapped::Ordering;
+
+/// A station of an Ethernet segment in shared memory.
+///
+/// See the [module](super) for what it guarantees and what it counts. Closing
+/// is dropping: the other stations are told at once. Buffers that are still
+/// out then must not be touched again.
+#[derive(Debug)]
+pub struct ShmPort {
+    capabilities: Capabilities,
+    tx: TxSide,
+    rx: RxSide,
+    watch: Watch,
+    counters: Counters,
+    seen_epoch: u64,
+    armed: bool,
+    wake_word: FutexWord,
+    membership: Membership,
+}
+
+impl ShmPort {
+    /// Joins the segment of a configuration as a new station, and makes the
+    /// segment if there is none. Whatever dead processes left of it is cleaned up.
+    ///
+    /// # Errors
+    /// See [`ShmError`]; what was begun is removed.
+    pub fn open(config: ShmConfig) -> Result<Self, ShmError> {
+        let can_register = sys::register_for_barriers();
+        let membership = Membership::join(&config)?;
+        let max_stations = config.max_stations as usize;
+        let tx = TxSide::new(max_stations, !can_register).map_err(|source| ShmError::Io {
+            action: "map scratch buffers for",
+            path: config.segment_directory(),
+            source,
+        })?;
+        let wake_word = FutexWord::new(Arc::new(StationWord {
+            segment: Arc::clone(membership.segment()),
+            slot: membership.slot(),
+        }));
+        let epoch = &membership.segment().header().epoch;
+        // Relaxed: only the counter starts here; `refresh` below reads everything.
+        let seen_epoch = epoch.count.load(Ordering::Relaxed);
+        let mut port = Self {
+            capabilities: Capabilities {
+                driver: "shm",
+                device: config.segment,
+                mac: membership.mac(),
+                max_frame_bytes: MAX_FRAME_BYTES,
+                lossless: true,
+            },
+            tx,
+            rx: RxSide::new(max_stations),
+            watch: Watch::new(max_stations),
+            counters: Counters::default(),
+            seen_epoch,
+            armed: false,
+            wake_word,
+            membership,
+        };
+        port.refresh();
+        Ok(port)
+    }
+
+    /// True if stations joined or left since the last refresh.
+    #[inline]
+    fn is_stale(&self) -> bool {
+        let epoch = &self.membership.segment().header().epoch;
+        // Relaxed: a hint; `refresh` loads it again.
+        epoch.count.load(Ordering::Relaxed) != self.seen_epoch
+    }
+
+    /// Takes note of stations that joined or left.
+    #[cold]
+    fn refresh(&mut self) {
+        let segment = Arc::clone(self.membership.segment());
+        // Acquire, partner: the Release in `Segment::set_state`. What changes after
+        // this load changes the epoch once more.
+        let epoch = segment.header().epoch.count.load(Ordering::Acquire);
+        let changes = epoch.wrapping_sub(self.seen_epoch);
+        self.counters.membership_changes = self.counters.membership_changes.wrapping_add(changes);
+        self.seen_epoch = epoch;
+        let stations = segment.geometry().max_stations as usize;
+        // States before contacts and rings: of a station that is seen to have
+        // left, everything it sent is seen then.
+        for slot in 0..stations {
+            let state = segment.state(slot);
+            let mac = segment.geometry().mac(slot, state.generation);
+            self.tx.update(slot, state, mac);
+        }
+        self.rx
+            .look_for_contacts(&self.membership, &mut self.counters);
+        let own_slot = self.membership.slot();
+        for slot in (0..stations).filter(|slot| *slot != own_slot) {
+            let rx = &self.rx;
+            self.watch
+                .update(slot, self.tx.state(slot), || rx.end_of(slot));
+        }
+        self.choose_active();
+    }
+
+    /// Lends a buffer to a destination without a ring, or with one that may be outdated.
+    #[cold]
+    fn alloc_first(&mut self, dst: MacBytes) -> Option<Mbuf> {
+        if self.is_stale() {
+            self.refresh();
+        }
+        self.tx
+            .lend_first(dst, &self.membership, &mut self.counters)
+    }
+
+    fn choose_active(&mut self) {
+        let tx = &self.tx;
+        self.rx.choose_active(|slot| tx.state(slot).live);
+    }
+
+    fn neighbour(&self, slot: usize, generation: u64) -> Neighbour {
+        Neighbour {
+            mac: self.membership.segment().geometry().mac(slot, generation),
+            generation,
+        }
+    }
+}
+
+impl Port for ShmPort {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    #[inline]
+    fn alloc(&mut self, dst: MacBytes) -> Option<Mbuf> {
+        if let Some(ring) = self.tx.ring_of(dst) {
+            let mbuf = self.tx.lend(ring, &mut self.counters);
+            // A ring may be full because its station is no more.
+            if mbuf.is_some() || !self.is_stale() {
+                return mbuf;
+            }
+        }
+        self.alloc_first(dst)
+    }
+
+    #[inline]
+    fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
+        let mut taken = 0;
+        while let Some(mbuf) = batch.pop() {
+            taken += 1;
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += mbuf.len() as u64;
+            match cookie::origin(mbuf.cookie()) {
+                Origin::Tx(ring) => self.tx.send(ring, &mbuf, &mut self.counters),
+                Origin::Scratch(pool) => {
+                    self.tx
+                        .send_scratch(pool, mbuf, &self.membership, &mut self.counters);
+                }
+                Origin::Rx(sender) => {
+                    self.counters.foreign_buffers += 1;
+                    self.rx.give_back(sender, &mbuf, &mut self.counters);
+                }
+                Origin::Foreign => self.counters.foreign_buffers += 1,
+            }
+        }
+        self.tx.flush(&self.membership, &mut self.counters);
+        taken
+    }
+
+    #[inline]
+    fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
+        if self.is_stale() {
+            self.refresh();
+        } else if self
+            .rx
+            .look_for_contacts(&self.membership, &mut self.counters)
+        {
+            self.choose_active();
+        }
+        self.rx.burst(batch, max, &mut self.counters)
+    }
+
+    #[inline]
+    fn free(&mut self, mbuf: Mbuf) {
+        match cookie::origin(mbuf.cookie()) {
+            Origin::Rx(sender) => self.rx.give_back(sender, &mbuf, &mut self.counters),
+            Origin::Tx(ring) => {
+                self.tx.unlend(ring, &mbuf, &mut self.counters);
+                self.tx.flush(&self.membership, &mut self.counters);
+            }
+            Origin::Scratch(pool) => self.tx.free_scratch(pool, mbuf, &mut self.counters),
+            Origin::Foreign => self.counters.foreign_buffers += 1,
+        }
+    }
+
+    fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
+        if self.is_stale() {
+            self.refresh();
+        }
+        if !self.watch.is_unsettled() {
+            return false;
+        }
+        let before = out.len();
+        let mut changes = Vec::new();
+        let rx = &self.rx;
+        self.watch.settle(
+            |slot, position| rx.has_reached(slot, position),
+            |change| changes.push(change),
+        );
+        out.extend(changes.into_iter().map(|change| match change {
+            Change::Joined { slot, generation } => {
+                PortEvent::Joined(self.neighbour(slot, generation))
+            }
+            Change::Left { slot, generation } => PortEvent::Left(self.neighbour(slot, generation)),
+        }));
+        out.len() > before
+    }
+
+    fn arm(&mut self) -> WakeSource {
+        let line = &self.membership.segment().entry(self.membership.slot()).wake;
+        // Before `armed` is set: whoever sees it set changes the word after this
+        // load. Acquire, partner: the Release in `Segment::wake`.
+        let expected = line.wakes.load(Ordering::Acquire);
+        // Relaxed: ordered by the barrier.
+        line.armed.store(1, Ordering::Relaxed);
+        self.armed = true;
+        self.counters.arms += 1;
+        // The receiver's half of the pairing in `TxSide::flush` and the sender's too:
+        // a full barrier here and on every thread that may be sending. After it, a
+        // sender that read `armed` as zero has its frame visible to the
+        // look that the caller takes now.
+        if sys::barrier_on_all() {
+            WakeSource::Futex {
+                word: self.wake_word.clone(),
+                expected,
+            }
+        } else {
+            self.disarm();
+            WakeSource::Poll
+        }
+    }
+
+    #[inline]
+    fn disarm(&mut self) {
+        if self.armed {
+            self.armed = false;
+            let slot = self.membership.slot();
+            let line = &self.membership.segment().entry(slot).wake;
+            // Relaxed: a sender that still sees it set wakes nobody, at no harm.
+            line.armed.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn stats(&self) -> PortStats {
+        self.counters.stats()
+    }
+
+    fn upkeep(&mut self) {
+        match self.membership.reap_dead() {
+            Ok(dead) => self.counters.stations_reaped += dead,
+            Err(_) => self.counters.upkeep_failures += 1,
+        }
+        self.tx.retry_failed();
+        self.rx.map_contacts(&self.membership, &mut self.counters);
+        self.choose_active();
+    }
+}

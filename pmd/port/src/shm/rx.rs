@@ -1,0 +1,200 @@
+//! The receiving side of a port: the rings of those who have sent something.
+
+use super::cookie;
+use super::counters::Counters;
+use super::layout::STATIONS_MAX;
+use super::membership::Membership;
+use super::rx_ring::{Polled, RxRing};
+use super::slots::Slots;
+use crate::mbuf::{Mbuf, MbufBatch};
+use crate::sync::mapped::Ordering;
+
+/// Void and bad slots that one visit of a ring skips, at most.
+const SKIPS_MAX: usize = 64;
+
+/// The receiving side.
+#[derive(Debug)]
+pub(super) struct RxSide {
+    /// By sending slot; made at first contact and kept until the port is closed.
+    rings: Vec<Option<RxRing>>,
+    /// The sending slots that are polled.
+    active: Vec<u8>,
+    /// Where in `active` the next burst starts.
+    cursor: usize,
+    /// The contact bits that were acted upon.
+    contacts: [u64; STATIONS_MAX.div_ceil(64)],
+    contact_words: usize,
+}
+
+/// How a visit of a ring ended.
+struct Visit {
+    taken: usize,
+    found_empty: bool,
+}
+
+impl RxSide {
+    pub(super) fn new(max_stations: usize) -> Self {
+        Self {
+            rings: (0..max_stations).map(|_| None).collect(),
+            active: Vec::with_capacity(max_stations),
+            cursor: 0,
+            contacts: [0; STATIONS_MAX.div_ceil(64)],
+            contact_words: max_stations.div_ceil(64),
+        }
+    }
+
+    /// Looks whether a slot that never did has sent something.
+    #[inline]
+    pub(super) fn look_for_contacts(
+        &mut self,
+        membership: &Membership,
+        counters: &mut Counters,
+    ) -> bool {
+        let words = &membership.segment().contacts(membership.slot()).words;
+        let mut changed = false;
+        for (seen, word) in self.contacts[..self.contact_words].iter_mut().zip(words) {
+            // Acquire, partner: the Release in `tx::connect`.
+            let now = word.load(Ordering::Acquire);
+            changed |= *seen != now;
+            *seen = now;
+        }
+        if changed {
+            self.map_contacts(membership, counters);
+        }
+        changed
+    }
+
+    /// Maps the rings of all contacts that have none yet, also after a failure.
+    #[cold]
+    pub(super) fn map_contacts(&mut self, membership: &Membership, counters: &mut Counters) {
+        for sender in 0..self.rings.len() {
+            let contacted = self.contacts[sender / 64] >> (sender % 64) & 1 == 1;
+            if !contacted || self.rings[sender].is_some() {
+                continue;
+            }
+            let geometry = membership.segment().geometry();
+            match Slots::map(membership.rings(), geometry, sender) {
+                Ok(slots) => {
+                    counters.rings_mapped += 1;
+                    self.rings[sender] = Some(RxRing::new(slots));
+                }
+                Err(_) => counters.ring_failures += 1,
+            }
+        }
+    }
+
+    /// Chooses the rings to poll: those of living stations, and those in which
+    /// a station that left has left something.
+    pub(super) fn choose_active(&mut self, is_live: impl Fn(usize) -> bool) {
+        self.active.clear();
+        for (sender, ring) in self.rings.iter().enumerate() {
+            if let Some(ring) = ring
+                && (is_live(sender) || ring.has_next())
+            {
+                self.active.push(sender as u8);
+            }
+        }
+        self.cursor = 0;
+    }
+
+    /// The position after the last frame that a sending slot has sent so far.
+    pub(super) fn end_of(&self, sender: usize) -> u64 {
+        self.rings[sender].as_ref().map_or(0, RxRing::end)
+    }
+
+    /// True if everything before the position was handed out.
+    pub(super) fn has_reached(&self, sender: usize, position: u64) -> bool {
+        self.rings[sender]
+            .as_ref()
+            .is_none_or(|ring| ring.has_reached(position))
+    }
+
+    /// Adds at most `max` frames to the batch, from all senders in turn.
+    #[inline]
+    pub(super) fn burst(
+        &mut self,
+        batch: &mut MbufBatch,
+        max: usize,
+        counters: &mut Counters,
+    ) -> usize {
+        let senders = self.active.len();
+        let wanted = max.min(batch.room());
+        if senders == 0 || wanted == 0 {
+            return 0;
+        }
+        let share = wanted.div_ceil(senders);
+        let mut taken = 0;
+        let mut empty_in_a_row = 0;
+        // Every visit takes a frame, finds a ring empty, or skips SKIPS_MAX slots; the
+        // last counts as empty here, so that this ends.
+        while taken < wanted && empty_in_a_row < senders {
+            let sender = usize::from(self.active[self.cursor]);
+            self.cursor += 1;
+            if self.cursor == senders {
+                self.cursor = 0;
+            }
+            let visit = self.visit(sender, batch, share.min(wanted - taken), counters);
+            taken += visit.taken;
+            if visit.found_empty || visit.taken == 0 {
+                empty_in_a_row += 1;
+            } else {
+                empty_in_a_row = 0;
+            }
+        }
+        taken
+    }
+
+    #[inline]
+    fn visit(
+        &mut self,
+        sender: usize,
+        batch: &mut MbufBatch,
+        share: usize,
+        counters: &mut Counters,
+    ) -> Visit {
+        let mut visit = Visit {
+            taken: 0,
+            found_empty: true,
+        };
+        let Some(ring) = &mut self.rings[sender] else {
+            return visit;
+        };
+        let mut skipped = 0;
+        while visit.taken < share && skipped < SKIPS_MAX {
+            match ring.poll(cookie::rx_base(sender)) {
+                Polled::Frame(mbuf) => {
+                    counters.rx_frames += 1;
+                    counters.rx_bytes += mbuf.len() as u64;
+                    let pushed = batch.push(mbuf);
+                    debug_assert!(pushed.is_ok(), "the share is within the batch's room");
+                    visit.taken += 1;
+                }
+                Polled::Empty => {
+                    ring.settle();
+                    return visit;
+                }
+                Polled::Void => {
+                    counters.void_slots_received += 1;
+                    skipped += 1;
+                }
+                Polled::BadLength => {
+                    counters.drop_bad_length += 1;
+                    skipped += 1;
+                }
+            }
+        }
+        visit.found_empty = false;
+        visit
+    }
+
+    /// Takes a received buffer back.
+    #[inline]
+    pub(super) fn give_back(&mut self, sender: usize, mbuf: &Mbuf, counters: &mut Counters) {
+        let position = cookie::position(mbuf.cookie());
+        let taken = match self.rings.get_mut(sender) {
+            Some(Some(ring)) => ring.give_back(position),
+            _ => false,
+        };
+        counters.foreign_buffers += u64::from(!taken);
+    }
+}

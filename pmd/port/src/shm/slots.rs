@@ -1,0 +1,129 @@
+//! The memory of one ring: a line of the consumer, then fixed slots.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+
+use super::layout::{
+    Geometry, MAX_FRAME_BYTES, RING_HEADER_BYTES, RingHeader, SLOT_HEADER_BYTES, SLOT_STRIDE_BYTES,
+};
+use super::sys;
+use crate::mapping::Mapping;
+use crate::mbuf::Mbuf;
+use crate::sync::mapped::AtomicU64;
+
+/// A mapped ring. A position counts slots since the ring was made and never wraps.
+#[derive(Debug)]
+pub(super) struct Slots {
+    map: Mapping,
+    first: NonNull<u8>,
+    mask: u64,
+}
+
+// SAFETY: `first` points into `map`, which is Send and goes along.
+unsafe impl Send for Slots {}
+
+impl Slots {
+    /// Reserves the memory of the ring for sending slot `sender` in a station's
+    /// file and maps it.
+    pub(super) fn map(file: &File, geometry: &Geometry, sender: usize) -> io::Result<Self> {
+        let stride_bytes = geometry.ring_stride_bytes;
+        let offset_bytes = stride_bytes * sender as u64;
+        if file.metadata()?.len() < offset_bytes + stride_bytes {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        sys::allocate(file, offset_bytes, stride_bytes)?;
+        let map = Mapping::shared(file.as_fd(), offset_bytes, stride_bytes as usize)?;
+        sys::populate(&map, geometry.has_huge_rings());
+        // SAFETY: every geometry has room for the ring's header and its slots in a stride.
+        let first = unsafe { map.as_ptr().add(RING_HEADER_BYTES) };
+        Ok(Self {
+            map,
+            first,
+            mask: u64::from(geometry.slots_per_ring) - 1,
+        })
+    }
+
+    /// How many slots the ring has.
+    #[inline]
+    pub(super) fn count(&self) -> u64 {
+        self.mask + 1
+    }
+
+    /// The number of a position's slot.
+    #[inline]
+    pub(super) fn index(&self, position: u64) -> usize {
+        (position & self.mask) as usize
+    }
+
+    /// The position before which slots may be written again; the consumer's to write.
+    #[inline]
+    pub(super) fn head(&self) -> &AtomicU64 {
+        let header = self.map.as_ptr().cast::<RingHeader>();
+        // SAFETY: mapped while `self` lives, page-aligned, and made of atomics only.
+        let header = unsafe { header.as_ref() };
+        &header.head
+    }
+
+    #[inline]
+    fn slot(&self, position: u64) -> NonNull<u8> {
+        let offset = self.index(position) * SLOT_STRIDE_BYTES;
+        // SAFETY: the mask keeps the index below the number of slots, all of which
+        // lie in the mapping.
+        unsafe { self.first.add(offset) }
+    }
+
+    /// The flag word of a position's slot.
+    #[inline]
+    pub(super) fn flag(&self, position: u64) -> &AtomicU64 {
+        let flag = self.slot(position).cast::<AtomicU64>();
+        // SAFETY: mapped while `self` lives, 128-byte aligned, and reached as an
+        // atomic only.
+        unsafe { flag.as_ref() }
+    }
+
+    /// Makes the handle of a position's frame.
+    ///
+    /// # Safety
+    /// The position's slot is the caller's: lent by the producer and not yet
+    /// published, or published and not yet given back by the consumer; no
+    /// other handle of it is around in this process; the mapping outlives the handle.
+    #[inline]
+    pub(super) unsafe fn mbuf(&self, position: u64, len_bytes: u32, cookie: u64) -> Mbuf {
+        // SAFETY: a slot is longer than its header.
+        let data = unsafe { self.slot(position).add(SLOT_HEADER_BYTES) };
+        // SAFETY: header and longest frame fit in a slot; tmpfs memory is zeroed, so
+        // initialised; the rest is the caller's promise. The length is checked
+        // by `from_raw`'s callers: zero for loans, at most MAX_FRAME_BYTES else.
+        unsafe { Mbuf::from_raw(data, len_bytes, MAX_FRAME_BYTES as u32, cookie) }
+    }
+
+    /// Starts to fetch the lines of a slot that will be written soon.
+    #[inline]
+    pub(super) fn prefetch_for_write(&self, position: u64) {
+        prefetch_for_write(self.slot(position).as_ptr());
+        prefetch_for_write(self.slot(position).as_ptr().wrapping_add(64));
+    }
+}
+
+/// Starts to fetch a cache line for writing.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn prefetch_for_write(address: *mut u8) {
+    // Not `_mm_prefetch`: without the target feature the compiler makes that a
+    // prefetch for reading. Processors without PREFETCHW take it as a NOP.
+    // SAFETY: a prefetch never faults and changes nothing but caches.
+    unsafe {
+        core::arch::asm!(
+            "prefetchw [{0}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+}
+
+/// Starts to fetch a cache line for writing: no such instruction is known here.
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+fn prefetch_for_write(_address: *mut u8) {}

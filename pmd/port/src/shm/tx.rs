@@ -1,0 +1,357 @@
+//! The sending side of a port: from a MAC address to a ring, and buffers for
+//! frames that have none.
+
+use std::io;
+
+use super::cookie;
+use super::counters::Counters;
+use super::layout::{MAX_FRAME_BYTES, StationState};
+use super::membership::Membership;
+use super::slots::Slots;
+use super::tx_ring::{Returned, TxRing};
+use crate::mbuf::Mbuf;
+use crate::mempool::{Mempool, MempoolConfig};
+use crate::port::MacBytes;
+use crate::sync::mapped::{Ordering, compiler_fence, fence};
+
+/// Rings that can be mapped at once: one per station, and those of stations that
+/// left while buffers of theirs were out.
+const RINGS_MAX: usize = 1024;
+
+/// Scratch buffers of each kind.
+const SCRATCH_BUFFERS: u32 = 64;
+
+/// Why a frame has no slot of its own; the number of its scratch pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scratch {
+    /// There is no station with that address.
+    Unknown = 0,
+    /// The address is of a group: the frame is copied to every station.
+    Group = 1,
+    /// The station is there, but its ring cannot be mapped.
+    NoRing = 2,
+}
+
+/// How the ring to a station stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeerRing {
+    /// No frame went there yet.
+    Untried,
+    /// The number of the ring.
+    Mapped(u16),
+    /// It could not be mapped; upkeep tries again.
+    Failed,
+}
+
+/// Another station (or this one) as a destination.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// As a number; zero if there is no station.
+    mac: u64,
+    state: StationState,
+    ring: PeerRing,
+}
+
+/// The sending side.
+#[derive(Debug)]
+pub(super) struct TxSide {
+    peers: Vec<Peer>,
+    rings: Vec<Option<TxRing>>,
+    /// Rings to whose stations something was published since the last flush.
+    touched: Vec<u16>,
+    scratch: [Mempool; 3],
+    /// Senders that take part in `barrier_on_all` need no fence of their own.
+    needs_fence: bool,
+}
+
+fn mac_number(mac: MacBytes) -> u64 {
+    let [a, b, c, d, e, f] = mac;
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// The station slot that an address of this segment names.
+fn slot_of(mac: MacBytes) -> usize {
+    usize::from(mac[5]).wrapping_sub(1)
+}
+
+impl TxSide {
+    pub(super) fn new(max_stations: usize, needs_fence: bool) -> io::Result<Self> {
+        let pool = |kind: Scratch| {
+            Mempool::new(MempoolConfig {
+                buffers: SCRATCH_BUFFERS,
+                buffer_bytes: MAX_FRAME_BYTES as u32,
+                huge_pages: false,
+                tag: cookie::scratch_tag(kind as usize),
+            })
+        };
+        let nobody = Peer {
+            mac: 0,
+            state: StationState::from_word(0),
+            ring: PeerRing::Untried,
+        };
+        Ok(Self {
+            peers: vec![nobody; max_stations],
+            rings: Vec::with_capacity(max_stations),
+            touched: Vec::with_capacity(RINGS_MAX),
+            scratch: [
+                pool(Scratch::Unknown)?,
+                pool(Scratch::Group)?,
+                pool(Scratch::NoRing)?,
+            ],
+            needs_fence,
+        })
+    }
+
+    /// Takes note of the state of a station slot.
+    pub(super) fn update(&mut self, slot: usize, state: StationState, mac: MacBytes) {
+        let peer = &mut self.peers[slot];
+        if peer.state == state {
+            return;
+        }
+        let old_ring = peer.ring;
+        *peer = Peer {
+            mac: if state.live { mac_number(mac) } else { 0 },
+            state,
+            ring: PeerRing::Untried,
+        };
+        if let PeerRing::Mapped(number) = old_ring
+            && let Some(ring) = &mut self.rings[usize::from(number)]
+        {
+            ring.retire();
+            self.drop_if_done(usize::from(number));
+        }
+    }
+
+    /// Unmaps a ring whose station left once no buffer of it is out.
+    fn drop_if_done(&mut self, number: usize) {
+        let place = &mut self.rings[number];
+        if let Some(ring) = place
+            && ring.is_retired()
+            && !ring.has_loans()
+        {
+            *place = None;
+        }
+    }
+
+    /// Tries again to map rings that could not be mapped.
+    pub(super) fn retry_failed(&mut self) {
+        for peer in &mut self.peers {
+            if peer.ring == PeerRing::Failed {
+                peer.ring = PeerRing::Untried;
+            }
+        }
+    }
+
+    /// The state of a station slot as last noted.
+    pub(super) fn state(&self, slot: usize) -> StationState {
+        self.peers[slot].state
+    }
+
+    /// The number of the ring to an address, if one is mapped.
+    #[inline]
+    pub(super) fn ring_of(&self, dst: MacBytes) -> Option<usize> {
+        let peer = self.peers.get(slot_of(dst))?;
+        match peer.ring {
+            PeerRing::Mapped(number) if peer.mac == mac_number(dst) => Some(usize::from(number)),
+            _ => None,
+        }
+    }
+
+    /// Lends the next slot of a ring; `None` if it has no room.
+    #[inline]
+    pub(super) fn lend(&mut self, number: usize, counters: &mut Counters) -> Option<Mbuf> {
+        let mbuf = match self.rings.get_mut(number) {
+            Some(Some(ring)) => ring.lend(cookie::tx_base(number)),
+            _ => None,
+        };
+        counters.ring_full += u64::from(mbuf.is_none());
+        mbuf
+    }
+
+    /// Lends a slot for the first frame to a station, or a scratch buffer if the
+    /// frame goes to no one station.
+    pub(super) fn lend_first(
+        &mut self,
+        dst: MacBytes,
+        membership: &Membership,
+        counters: &mut Counters,
+    ) -> Option<Mbuf> {
+        let slot = slot_of(dst);
+        let is_station = |peer: &Peer| peer.mac == mac_number(dst);
+        let kind = if dst[0] & 1 == 1 {
+            Scratch::Group
+        } else if !self.peers.get(slot).is_some_and(is_station) {
+            Scratch::Unknown
+        } else if let Some(number) = self.ring_to(slot, membership, counters) {
+            return self.lend(number, counters);
+        } else {
+            Scratch::NoRing
+        };
+        self.scratch[kind as usize].alloc()
+    }
+
+    /// The number of the ring to a living station, mapped if this is the first contact.
+    fn ring_to(
+        &mut self,
+        slot: usize,
+        membership: &Membership,
+        counters: &mut Counters,
+    ) -> Option<usize> {
+        let peer = self.peers[slot];
+        match peer.ring {
+            PeerRing::Mapped(number) => return Some(usize::from(number)),
+            PeerRing::Failed => return None,
+            PeerRing::Untried => {}
+        }
+        let number = self.rings.iter().position(Option::is_none);
+        let number = number.unwrap_or(self.rings.len());
+        let ring = if number < RINGS_MAX {
+            connect(slot, peer.state.generation, membership).ok()
+        } else {
+            None
+        };
+        let Some(ring) = ring else {
+            counters.ring_failures += 1;
+            self.peers[slot].ring = PeerRing::Failed;
+            return None;
+        };
+        counters.rings_mapped += 1;
+        if number == self.rings.len() {
+            self.rings.push(None);
+        }
+        self.rings[number] = Some(ring);
+        self.peers[slot].ring = PeerRing::Mapped(number as u16);
+        Some(number)
+    }
+
+    /// Takes a buffer of a transmit ring as a frame to send.
+    #[inline]
+    pub(super) fn send(&mut self, number: usize, mbuf: &Mbuf, counters: &mut Counters) {
+        let position = cookie::position(mbuf.cookie());
+        let len_bytes = mbuf.len() as u32;
+        let Some(Some(ring)) = self.rings.get_mut(number) else {
+            counters.foreign_buffers += 1;
+            return;
+        };
+        if !ring.send(position, len_bytes) {
+            counters.foreign_buffers += 1;
+            return;
+        }
+        counters.drop_empty_frame += u64::from(len_bytes == 0);
+        if ring.is_retired() {
+            counters.drop_station_left += 1;
+            self.drop_if_done(number);
+        } else if ring.note_unflushed() {
+            self.touched.push(number as u16);
+        }
+    }
+
+    /// Takes a buffer of a transmit ring that is not to be sent.
+    pub(super) fn unlend(&mut self, number: usize, mbuf: &Mbuf, counters: &mut Counters) {
+        let Some(Some(ring)) = self.rings.get_mut(number) else {
+            counters.foreign_buffers += 1;
+            return;
+        };
+        match ring.unlend(cookie::position(mbuf.cookie())) {
+            Returned::Unlent => {}
+            Returned::Voided => {
+                counters.void_slots_sent += 1;
+                // Frames that waited behind this one may have been published.
+                if ring.note_unflushed() {
+                    self.touched.push(number as u16);
+                }
+            }
+            Returned::Foreign => counters.foreign_buffers += 1,
+        }
+        self.drop_if_done(number);
+    }
+
+    /// Takes a scratch buffer as a frame to send.
+    #[cold]
+    pub(super) fn send_scratch(
+        &mut self,
+        pool: usize,
+        mbuf: Mbuf,
+        membership: &Membership,
+        counters: &mut Counters,
+    ) {
+        if pool == Scratch::Group as usize {
+            self.send_to_all(mbuf.bytes(), membership, counters);
+        } else if pool == Scratch::NoRing as usize {
+            counters.drop_no_ring += 1;
+        } else {
+            counters.drop_unknown_destination += 1;
+        }
+        self.free_scratch(pool, mbuf, counters);
+    }
+
+    /// Takes a scratch buffer that is not to be sent.
+    pub(super) fn free_scratch(&mut self, pool: usize, mbuf: Mbuf, counters: &mut Counters) {
+        match self.scratch.get_mut(pool) {
+            Some(pool) => pool.free(mbuf),
+            None => counters.foreign_buffers += 1,
+        }
+    }
+
+    /// Copies a frame to every living station but this one.
+    fn send_to_all(&mut self, frame: &[u8], membership: &Membership, counters: &mut Counters) {
+        if frame.is_empty() {
+            counters.drop_empty_frame += 1;
+            return;
+        }
+        for slot in 0..self.peers.len() {
+            if slot == membership.slot() || !self.peers[slot].state.live {
+                continue;
+            }
+            let Some(number) = self.ring_to(slot, membership, counters) else {
+                counters.drop_no_ring += 1;
+                continue;
+            };
+            let Some(mut copy) = self.lend(number, counters) else {
+                counters.drop_group_ring_full += 1;
+                continue;
+            };
+            copy.buffer_mut()[..frame.len()].copy_from_slice(frame);
+            copy.set_len(frame.len());
+            self.send(number, &copy, counters);
+        }
+    }
+
+    /// Wakes the stations that sleep and were sent something since the last flush.
+    #[inline]
+    pub(super) fn flush(&mut self, membership: &Membership, counters: &mut Counters) {
+        if self.touched.is_empty() {
+            return;
+        }
+        // Between publishing and reading `armed` there must be a full barrier, so
+        // that either we see a receiver armed or it sees our frame (Dekker). The
+        // receiver makes that barrier for both, on every running thread of every
+        // registered process, in `ShmPort::arm`; then the compiler alone
+        // must keep the order here. SeqCst, partner: that barrier.
+        if self.needs_fence {
+            fence(Ordering::SeqCst);
+        } else {
+            compiler_fence(Ordering::SeqCst);
+        }
+        for number in self.touched.drain(..) {
+            if let Some(ring) = &mut self.rings[usize::from(number)] {
+                ring.flushed();
+                let woken = membership.segment().wake_if_armed(ring.station());
+                counters.wakes_sent += u64::from(woken);
+            }
+        }
+    }
+}
+
+/// Maps the ring to a station and tells it that there is one.
+fn connect(slot: usize, generation: u64, membership: &Membership) -> io::Result<TxRing> {
+    let file = membership.open_rings(slot, generation)?;
+    let own_slot = membership.slot();
+    let slots = Slots::map(&file, membership.segment().geometry(), own_slot)?;
+    let ring = TxRing::take_over(slots, slot);
+    let words = &membership.segment().contacts(slot).words;
+    // Release, partner: the Acquire load in `RxSide::look_for_contacts`: who sees
+    // the bit finds the ring's memory reserved.
+    words[own_slot / 64].fetch_or(1 << (own_slot % 64), Ordering::Release);
+    Ok(ring)
+}

@@ -1,0 +1,32 @@
+//! The suite that every port must pass.
+
+use pmd_port::conformance::run_all;
+use pmd_port::shm::ShmConfig;
+
+use crate::support::{fresh, open};
+
+fn run(name: &str, change: fn(&mut ShmConfig)) {
+    run_all(name, &mut || {
+        let mut config = fresh("conformance");
+        change(&mut config);
+        (Box::new(open(&config)), Box::new(open(&config)))
+    });
+}
+
+#[test]
+fn with_defaults() {
+    run("shm", |_| {});
+}
+
+#[test]
+fn with_the_fewest_slots_that_the_suite_allows() {
+    run("shm with 128 slots", |config| config.slots_per_ring = 128);
+}
+
+#[test]
+fn with_huge_pages_wanted_and_the_most_stations() {
+    run("shm with 255 stations", |config| {
+        config.hugepages = true;
+        config.max_stations = 255;
+    });
+}

@@ -1,0 +1,10 @@
+//! The `shm` driver from outside: many ports, many processes, deaths and damage.
+
+mod conformance;
+mod deaths;
+mod join;
+mod memory;
+mod port;
+mod processes;
+mod support;
+mod wake;

@@ -1,0 +1,210 @@
+//! One process, several ports: addresses, loans, groups, events.
+
+use pmd_port::{BURST, MbufBatch, Port};
+
+use crate::support::{
+    Neighbours, assert_gone, counter, fresh, open, read_frame, receive, receive_at_least, send,
+    write_frame,
+};
+
+#[test]
+fn addresses_are_the_prefix_a_zero_and_slot_and_generation() {
+    let config = fresh("addresses");
+    let first = open(&config);
+    let second = open(&config);
+    assert_eq!(first.capabilities().mac, [0x0e, 0xfd, 0, 0, 1, 1]);
+    assert_eq!(second.capabilities().mac, [0x0e, 0xfd, 0, 0, 1, 2]);
+    drop(first);
+    let third = open(&config);
+    assert_eq!(third.capabilities().mac, [0x0e, 0xfd, 0, 0, 2, 1]);
+    assert_eq!(third.capabilities().device, config.segment);
+    drop((second, third));
+    assert_gone(&config);
+}
+
+#[test]
+fn loans_are_published_in_the_order_of_alloc_however_they_come_back() {
+    let config = fresh("loans");
+    let (mut a, mut b) = (open(&config), open(&config));
+    let (src, dst) = (a.capabilities().mac, b.capabilities().mac);
+    let mut loans: Vec<_> = (0..4)
+        .map(|serial| {
+            let mut mbuf = a.alloc(dst).expect("room");
+            write_frame(&mut mbuf, dst, src, serial, 100);
+            mbuf
+        })
+        .collect();
+    let mut batch = MbufBatch::new();
+    batch.push(loans.remove(3)).expect("room");
+    batch.push(loans.remove(1)).expect("room");
+    assert_eq!(a.tx_burst(&mut batch), 2);
+    assert!(receive(&mut b).is_empty(), "the first loan is still out");
+    batch.push(loans.remove(0)).expect("room");
+    assert_eq!(a.tx_burst(&mut batch), 1);
+    assert_eq!(receive(&mut b), [(src, 0), (src, 1)]);
+    a.free(loans.remove(0));
+    assert_eq!(receive(&mut b), [(src, 3)]);
+    assert_eq!(counter(&a, "void_slots_sent"), 1);
+    assert_eq!(counter(&b, "void_slots_received"), 1);
+}
+
+#[test]
+fn the_window_of_loans_is_bounded_and_the_newest_can_be_undone() {
+    let config = fresh("window");
+    let (mut a, b) = (open(&config), open(&config));
+    let dst = b.capabilities().mac;
+    let mut loans: Vec<_> = std::iter::from_fn(|| a.alloc(dst)).collect();
+    assert_eq!(loans.len(), 64);
+    while let Some(mbuf) = loans.pop() {
+        a.free(mbuf);
+    }
+    assert_eq!(counter(&a, "void_slots_sent"), 0);
+    assert_eq!(counter(&a, "ring_full"), 1);
+    assert_eq!(std::iter::from_fn(|| a.alloc(dst)).count(), 64);
+}
+
+#[test]
+fn a_group_frame_reaches_everyone_else_and_a_full_ring_holds_up_nobody() {
+    let config = fresh("groups");
+    let mut ports = [open(&config), open(&config), open(&config)];
+    let group = [0x01, 0x10, 0x18, 0x01, 0x00, 0x02];
+    let src = ports[0].capabilities().mac;
+    for serial in 0..300 {
+        let mut mbuf = ports[0].alloc(group).expect("a scratch buffer");
+        write_frame(&mut mbuf, group, src, serial, 200);
+        let mut batch = MbufBatch::new();
+        batch.push(mbuf).expect("room");
+        assert_eq!(ports[0].tx_burst(&mut batch), 1);
+        let mut batch = MbufBatch::new();
+        assert_eq!(ports[1].rx_burst(&mut batch, BURST), 1);
+        let mbuf = batch.pop().expect("a frame");
+        assert_eq!(read_frame(mbuf.bytes(), group), (src, serial));
+        ports[1].free(mbuf);
+    }
+    // The third station never read: its ring of 256 is full.
+    assert_eq!(counter(&ports[0], "drop_group_ring_full"), 300 - 256);
+    assert!(receive(&mut ports[0]).is_empty(), "a copy to the sender");
+    let mut batch = MbufBatch::new();
+    assert_eq!(ports[2].rx_burst(&mut batch, BURST), BURST);
+}
+
+#[test]
+fn unknown_destinations_have_bounded_room_and_are_counted() {
+    let config = fresh("unknown");
+    let mut port = open(&config);
+    let mut nobody = port.capabilities().mac;
+    nobody[4] ^= 0x40;
+    let mut loans: Vec<_> = std::iter::from_fn(|| port.alloc(nobody)).collect();
+    assert_eq!(loans.len(), 64, "scratch buffers are bounded");
+    let mut batch = MbufBatch::new();
+    for mut mbuf in loans.drain(..BURST) {
+        mbuf.set_len(60);
+        batch.push(mbuf).expect("room");
+    }
+    assert_eq!(port.tx_burst(&mut batch), BURST);
+    assert_eq!(counter(&port, "drop_unknown_destination"), BURST as u64);
+    for mbuf in loans {
+        port.free(mbuf);
+    }
+    assert_eq!(std::iter::from_fn(|| port.alloc(nobody)).count(), 64);
+}
+
+#[test]
+fn a_station_that_left_is_told_after_its_last_frame_and_its_successor_is_another() {
+    let config = fresh("left");
+    let (mut a, mut b) = (open(&config), open(&config));
+    let dst = a.capabilities().mac;
+    let mut neighbours = Neighbours::default();
+    neighbours.update(&mut a);
+    let old = neighbours.present[0];
+    assert_eq!(old.mac, b.capabilities().mac);
+    for serial in 0..5 {
+        send(&mut b, dst, serial);
+    }
+    // What is lent and never sent dies with its station.
+    let lost = b.alloc(dst).expect("room");
+    assert!(lost.is_empty());
+    drop(b);
+    neighbours.update(&mut a);
+    assert_eq!(neighbours.present, [old], "frames are still to be read");
+    let mut c = open(&config);
+    for serial in 0..5 {
+        send(&mut c, dst, 100 + serial);
+    }
+    neighbours.update(&mut a);
+    assert_eq!(neighbours.present, [old]);
+    let frames = receive_at_least(&mut a, 10);
+    let new = c.capabilities().mac;
+    let expected: Vec<_> = (0..5)
+        .map(|serial| (old.mac, serial))
+        .chain((100..105).map(|serial| (new, serial)))
+        .collect();
+    assert_eq!(frames, expected);
+    neighbours.update(&mut a);
+    assert_eq!(neighbours.left, [old]);
+    assert_eq!(neighbours.present[0].mac, new);
+    assert_ne!(new, old.mac);
+    assert_eq!(new[5], old.mac[5], "the slot was used again");
+}
+
+#[test]
+fn a_station_that_came_and_went_unseen_is_heard_all_the_same() {
+    let config = fresh("unseen");
+    let mut a = open(&config);
+    let dst = a.capabilities().mac;
+    let mut b = open(&config);
+    let src = b.capabilities().mac;
+    send(&mut b, dst, 1);
+    drop(b);
+    assert_eq!(receive(&mut a), [(src, 1)]);
+    let mut neighbours = Neighbours::default();
+    neighbours.update(&mut a);
+    assert!(neighbours.present.is_empty() && neighbours.left.is_empty());
+}
+
+#[test]
+fn buffers_to_a_station_that_left_are_taken_back_and_counted() {
+    let config = fresh("retired");
+    let (mut a, b) = (open(&config), open(&config));
+    let dst = b.capabilities().mac;
+    let mut loans: Vec<_> = (0..3).map(|_| a.alloc(dst).expect("room")).collect();
+    drop(b);
+    let successor = open(&config);
+    let mut neighbours = Neighbours::default();
+    neighbours.update(&mut a);
+    assert_eq!(neighbours.present[0].mac, successor.capabilities().mac);
+    let mut batch = MbufBatch::new();
+    for mut mbuf in loans.drain(..2) {
+        mbuf.buffer_mut().fill(7);
+        mbuf.set_len(100);
+        batch.push(mbuf).expect("room");
+    }
+    assert_eq!(a.tx_burst(&mut batch), 2);
+    assert_eq!(counter(&a, "drop_station_left"), 2);
+    a.free(loans.remove(0));
+    assert_eq!(counter(&a, "foreign_buffers"), 0);
+    let unknown = a.alloc(dst).expect("room for nobody");
+    a.free(unknown);
+}
+
+#[test]
+fn senders_are_served_in_turn() {
+    let config = fresh("fair");
+    let mut receiver = open(&config);
+    let dst = receiver.capabilities().mac;
+    let mut senders = [open(&config), open(&config), open(&config)];
+    for sender in &mut senders {
+        for serial in 0..200 {
+            send(sender, dst, serial);
+        }
+    }
+    for _ in 0..10 {
+        let frames = receive(&mut receiver);
+        assert_eq!(frames.len(), BURST);
+        for sender in &senders {
+            let mac = sender.capabilities().mac;
+            let share = frames.iter().filter(|(src, _)| *src == mac).count();
+            assert!((10..=12).contains(&share), "{share} of {BURST}");
+        }
+    }
+}

@@ -1,0 +1,422 @@
+//! The configuration file: NICs, their ports, timers and limits.
+//!
+//! TOML; every key has its unit in its name and a default, and an unknown key is
+//! an error. `configs/` has commented examples.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use fcvi_frame::connect::HostAddress;
+use fcvi_frame::fc::NPortId;
+use serde::Deserialize;
+
+use crate::memory::LockPolicy;
+
+/// The file named by this variable is read when a NIC is opened by name.
+pub const CONFIG_VARIABLE: &str = "VIADUCT_CONFIG";
+
+/// Why a configuration cannot be used; says where and what to do.
+#[derive(Debug)]
+pub struct ConfigError(String);
+
+impl core::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+fn error(text: impl Into<String>) -> ConfigError {
+    ConfigError(text.into())
+}
+
+/// A whole configuration file.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The NICs, in order: VINIC0, VINIC1, ... unless they name themselves.
+    #[serde(rename = "nic")]
+    pub nics: Vec<NicConfig>,
+    /// Other names for NICs: `alias = "VINIC0"`.
+    pub alias: std::collections::BTreeMap<String, String>,
+}
+
+/// Which driver carries the frames of a NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortKind {
+    /// Shared memory between the processes of one user on this host.
+    #[default]
+    Shm,
+    /// A network interface through a packet socket.
+    AfPacket,
+}
+
+/// Who runs the poll loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Progress {
+    /// The program's own threads inside their calls; a thread of the NIC while they make none.
+    #[default]
+    Inline,
+    /// A thread of its own, pinned to `core`.
+    Pinned,
+}
+
+/// What a VI without a protection tag may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protection {
+    /// It cannot be created.
+    #[default]
+    Strict,
+    /// It may use every region of its process.
+    Lenient,
+}
+
+/// Another host and its ports, for networks without discovery.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NeighbourConfig {
+    /// Its host address: IPv4 or IPv6.
+    pub host: IpAddr,
+    /// Its N_Port_IDs: `"00.01.01"` or a range `"00.01.01-00.01.08"`.
+    pub n_port_ids: String,
+}
+
+/// Faults that are injected on purpose, in parts per million of the frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FaultConfig {
+    /// Seed of the random choices.
+    pub seed: u64,
+    /// Frames lost.
+    pub loss_ppm: u32,
+    /// Frames sent twice.
+    pub duplication_ppm: u32,
+    /// Frames overtaken by later ones.
+    pub reordering_ppm: u32,
+    /// Frames with a flipped bit.
+    pub corruption_ppm: u32,
+    /// Frames held back.
+    pub delay_ppm: u32,
+    /// How many port calls a frame is held back, at most.
+    pub delay_turns: u32,
+}
+
+/// One NIC.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NicConfig {
+    /// Its name; VINICn by its place if empty.
+    pub name: String,
+    /// Driver.
+    pub port: PortKind,
+    /// `shm`: name of the segment.
+    pub segment: String,
+    /// `shm`: directory of the segment; a tmpfs. Default: the user's runtime directory or /dev/shm.
+    pub directory: Option<PathBuf>,
+    /// `shm`: frames that can wait from one station to another; a power of two.
+    pub ring_frames: u32,
+    /// `shm`: stations in the segment.
+    pub max_stations: u32,
+    /// `af_packet`: network interface.
+    pub interface: String,
+    /// `af_packet`: our N_Port_ID, or a range of which each program takes a free one.
+    pub n_port_ids: String,
+    /// `af_packet`: frames in the receive ring.
+    pub rx_frames: u32,
+    /// `af_packet`: frames in the send ring.
+    pub tx_frames: u32,
+    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`; must be given on `af_packet`.
+    pub host: Option<IpAddr>,
+    /// Other hosts, for ports without discovery.
+    pub neighbour: Vec<NeighbourConfig>,
+    /// Hosts file of the name service. Default: the system's.
+    pub hosts_file: Option<PathBuf>,
+    /// Who polls.
+    pub progress: Progress,
+    /// `pinned`: the core.
+    pub core: Option<usize>,
+    /// `inline`: the NIC's thread takes over after so long without a call, microseconds.
+    pub takeover_us: u64,
+    /// Waiting calls and the NIC's thread spin for so long before they sleep, microseconds.
+    pub spin_us: u64,
+    /// VIs without a tag.
+    pub protection: Protection,
+    /// Locking of registered pages.
+    pub lock_memory: LockPolicy,
+    /// VIs, at most 4096.
+    pub max_vi: u32,
+    /// Descriptors on each work queue; rounded up to a power of two.
+    pub max_descriptors_per_queue: u32,
+    /// Segments in a descriptor, the address segment included; 253 to 65535.
+    pub max_segments_per_descriptor: u32,
+    /// Completion queues.
+    pub max_cq: u32,
+    /// Entries that can be asked for in a completion queue.
+    pub max_cq_entries: u32,
+    /// Longest message in bytes.
+    pub max_transfer_bytes: u32,
+    /// Registered regions, at most 65535.
+    pub max_regions: u32,
+    /// Registered bytes.
+    pub max_registered_bytes: u64,
+    /// Protection tags.
+    pub max_ptags: u32,
+    /// Connection requests of others that wait for the program.
+    pub max_incoming: u32,
+    /// E_D_TOV in milliseconds.
+    pub e_d_tov_ms: u64,
+    /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on `af_packet`.
+    pub r_a_tov_ms: Option<u64>,
+    /// FCVI_ULP_TIMEOUT in milliseconds. Default: twice R_A_TOV.
+    pub ulp_timeout_ms: Option<u64>,
+    /// `af_packet`: a peer that was silent for so long is asked whether it lives; three
+    /// such intervals without an answer and it is lost. Milliseconds.
+    pub probe_interval_ms: u64,
+    /// After another program of a host said NO_MATCH, how long a silent one is waited for. Milliseconds.
+    pub silent_port_ms: u64,
+    /// Injected faults, for tests of programs.
+    pub fault: Option<FaultConfig>,
+    /// Write every frame to this pcapng file. For debugging: slow.
+    pub capture: Option<PathBuf>,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            port: PortKind::Shm,
+            segment: "default".into(),
+            directory: None,
+            ring_frames: 256,
+            max_stations: 64,
+            interface: String::new(),
+            n_port_ids: String::new(),
+            rx_frames: 4096,
+            tx_frames: 1024,
+            host: None,
+            neighbour: Vec::new(),
+            hosts_file: None,
+            progress: Progress::Inline,
+            core: None,
+            takeover_us: 1000,
+            spin_us: 50,
+            protection: Protection::Strict,
+            lock_memory: LockPolicy::BestEffort,
+            max_vi: 1024,
+            max_descriptors_per_queue: 1024,
+            max_segments_per_descriptor: 256,
+            max_cq: 1024,
+            max_cq_entries: 1 << 20,
+            max_transfer_bytes: 1 << 20,
+            max_regions: 32768,
+            max_registered_bytes: 1 << 40,
+            max_ptags: 4096,
+            max_incoming: 256,
+            e_d_tov_ms: 2000,
+            r_a_tov_ms: None,
+            ulp_timeout_ms: None,
+            probe_interval_ms: 1000,
+            silent_port_ms: 100,
+            fault: None,
+            capture: None,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| error(format!("{}: cannot be read: {e}", path.display())))?;
+        Self::parse(&text).map_err(|e| error(format!("{}: {e}", path.display())))
+    }
+
+    /// Parses the text of a file and checks every value.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut config: Config =
+            toml::from_str(text).map_err(|e| error(e.to_string().trim_end().to_owned()))?;
+        for (index, nic) in config.nics.iter_mut().enumerate() {
+            if nic.name.is_empty() {
+                nic.name = format!("VINIC{index}");
+            }
+            nic.check()
+                .map_err(|e| error(format!("nic {:?}: {e}", nic.name)))?;
+        }
+        for (index, nic) in config.nics.iter().enumerate() {
+            if config.nics[..index].iter().any(|n| n.name == nic.name) {
+                return Err(error(format!("nic {:?} is there twice", nic.name)));
+            }
+        }
+        Ok(config)
+    }
+
+    /// The configuration that applies: of the file named by [`CONFIG_VARIABLE`], or the
+    /// built-in one with the single NIC VINIC0 on `shm`.
+    pub fn from_environment() -> Result<Self, ConfigError> {
+        match std::env::var_os(CONFIG_VARIABLE) {
+            Some(path) if !path.is_empty() => Self::read(Path::new(&path)),
+            _ => Ok(Self {
+                nics: vec![NicConfig {
+                    name: "VINIC0".into(),
+                    ..NicConfig::default()
+                }],
+                ..Self::default()
+            }),
+        }
+    }
+
+    /// The NIC of this device name (VIPL 6.5): its own name, an alias, `VINIC` for the
+    /// first, `VINICn` by place, or the name of its interface or segment.
+    pub fn nic(&self, device: &str) -> Option<&NicConfig> {
+        let device = self.alias.get(device).map_or(device, String::as_str);
+        if let Some(nic) = self.nics.iter().find(|nic| nic.name == device) {
+            return Some(nic);
+        }
+        if device == "VINIC" {
+            return self.nics.first();
+        }
+        if let Some(number) = device.strip_prefix("VINIC") {
+            return self.nics.get(number.parse::<usize>().ok()?);
+        }
+        self.nics.iter().find(|nic| match nic.port {
+            PortKind::Shm => false,
+            PortKind::AfPacket => nic.interface == device,
+        })
+    }
+}
+
+impl NicConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        let within = |key: &str, value: u64, low: u64, high: u64| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(error(format!("{key} = {value}: must be {low} to {high}")))
+            }
+        };
+        within("max_vi", u64::from(self.max_vi), 1, 4096)?;
+        within(
+            "max_descriptors_per_queue",
+            u64::from(self.max_descriptors_per_queue),
+            2,
+            65536,
+        )?;
+        within(
+            "max_segments_per_descriptor",
+            u64::from(self.max_segments_per_descriptor),
+            253,
+            65535,
+        )?;
+        within("max_regions", u64::from(self.max_regions), 1, 65535)?;
+        within("max_cq", u64::from(self.max_cq), 1, 65536)?;
+        within("max_cq_entries", u64::from(self.max_cq_entries), 1, 1 << 24)?;
+        within("max_ptags", u64::from(self.max_ptags), u64::from(self.max_vi), 1 << 24)?;
+        within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
+        within(
+            "max_transfer_bytes",
+            u64::from(self.max_transfer_bytes),
+            65536,
+            0x7FFF_FFFF,
+        )?;
+        within("e_d_tov_ms", self.e_d_tov_ms, 1, 3_600_000)?;
+        within("r_a_tov_ms", self.r_a_tov_ms(), 1, 3_600_000)?;
+        within("ulp_timeout_ms", self.ulp_timeout_ms(), 4, 7_200_000)?;
+        within("takeover_us", self.takeover_us, 10, 10_000_000)?;
+        within("spin_us", self.spin_us, 0, 10_000_000)?;
+        self.neighbours()?;
+        match self.port {
+            PortKind::Shm => Ok(()),
+            PortKind::AfPacket => self.check_af_packet(),
+        }
+    }
+
+    fn check_af_packet(&self) -> Result<(), ConfigError> {
+        if self.interface.is_empty() {
+            return Err(error("port = \"af_packet\" needs interface = \"...\""));
+        }
+        if self.host.is_none() {
+            return Err(error("port = \"af_packet\" needs host = \"<our IP address>\""));
+        }
+        if self.n_port_ids.is_empty() {
+            return Err(error(
+                "port = \"af_packet\" needs n_port_ids = \"00.01.01\" or a range \"00.01.01-00.01.08\"",
+            ));
+        }
+        self.own_ids().map(|_| ())
+    }
+
+    /// R_A_TOV in milliseconds.
+    pub fn r_a_tov_ms(&self) -> u64 {
+        self.r_a_tov_ms.unwrap_or(match self.port {
+            PortKind::Shm => 1000,
+            PortKind::AfPacket => u64::from(fcvi_frame::profile::R_A_TOV_MS),
+        })
+    }
+
+    /// FCVI_ULP_TIMEOUT in milliseconds.
+    pub fn ulp_timeout_ms(&self) -> u64 {
+        self.ulp_timeout_ms
+            .unwrap_or_else(|| self.r_a_tov_ms().saturating_mul(2))
+    }
+
+    /// Our host address in its 16-byte form.
+    pub fn host_address(&self) -> HostAddress {
+        host_address(self.host.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)))
+    }
+
+    /// The N_Port_IDs that our programs may take.
+    pub fn own_ids(&self) -> Result<Vec<NPortId>, ConfigError> {
+        parse_ids(&self.n_port_ids)
+    }
+
+    /// The static neighbours: host address and its ports.
+    pub fn neighbours(&self) -> Result<Vec<(HostAddress, Vec<NPortId>)>, ConfigError> {
+        self.neighbour
+            .iter()
+            .map(|n| Ok((host_address(n.host), parse_ids(&n.n_port_ids)?)))
+            .collect()
+    }
+}
+
+/// The 16-byte form of an IP address; IPv4 is mapped.
+pub fn host_address(ip: IpAddr) -> HostAddress {
+    match ip {
+        IpAddr::V4(v4) => HostAddress(v4.to_ipv6_mapped().octets()),
+        IpAddr::V6(v6) => HostAddress(v6.octets()),
+    }
+}
+
+/// Ports of one host, at most.
+const MAX_IDS: u32 = 256;
+
+fn parse_ids(text: &str) -> Result<Vec<NPortId>, ConfigError> {
+    let bad = || {
+        error(format!(
+            "n_port_ids = {text:?}: must be \"00.01.01\" or a range \"00.01.01-00.01.08\""
+        ))
+    };
+    let id = |text: &str| {
+        text.trim()
+            .parse::<NPortId>()
+            .ok()
+            .filter(|id| id.get() != 0 && id.get() < 0x00FF_FFF0)
+    };
+    let (first, last) = match text.split_once('-') {
+        Some((first, last)) => (id(first), id(last)),
+        None => (id(text), id(text)),
+    };
+    let (first, last) = (first.ok_or_else(bad)?.get(), last.ok_or_else(bad)?.get());
+    if last < first || last - first >= MAX_IDS {
+        return Err(error(format!(
+            "n_port_ids = {text:?}: 1 to {MAX_IDS} of them, in rising order"
+        )));
+    }
+    Ok((first..=last).filter_map(NPortId::new).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+use super::*;
+
+#[test]
+fn every_example_is_valid() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "toml") {
+            let config = Config::read(&path).unwrap();
+            assert!(!config.nics.is_empty(), "{}", path.display());
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "{seen} examples");
+}
+
+#[test]
+fn nothing_configured_means_one_nic_on_shared_memory() {
+    let config = Config::parse("[[nic]]").unwrap();
+    for name in ["VINIC", "VINIC0"] {
+        let nic = config.nic(name).unwrap();
+        assert_eq!((nic.port, nic.segment.as_str()), (PortKind::Shm, "default"));
+    }
+    for unknown in ["VINIC1", "vinic0", "VINIC-1", "VINICx", "", "eth0"] {
+        assert!(config.nic(unknown).is_none(), "{unknown}");
+    }
+}
+
+#[test]
+fn nics_are_found_by_place_name_alias_and_interface() {
+    let config = Config::parse(
+        r#"
+        [[nic]]
+        segment = "one"
+        [[nic]]
+        name = "fast"
+        port = "af_packet"
+        interface = "veth7"
+        host = "10.0.0.1"
+        n_port_ids = "00.01.01-00.01.04"
+        neighbour = [{ host = "10.0.0.2", n_port_ids = "00.01.10" }]
+        [alias]
+        clan0 = "fast"
+        "#,
+    )
+    .unwrap();
+    for name in ["VINIC1", "fast", "clan0", "veth7"] {
+        assert_eq!(config.nic(name).unwrap().name, "fast", "{name}");
+    }
+    let nic = config.nic("fast").unwrap();
+    assert_eq!(nic.own_ids().unwrap().len(), 4);
+    assert_eq!(nic.neighbours().unwrap()[0].1, vec![NPortId::new(0x0110).unwrap()]);
+    assert_eq!(nic.r_a_tov_ms(), 10_000);
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (text, must_say) in [
+        ("[[nic]]\nmax_vis = 3", "max_vis"),
+        ("[[nic]]\nport = \"shmem\"", "shmem"),
+        ("[[nic]]\nmax_vi = 0", "max_vi = 0"),
+        ("[[nic]]\nmax_vi = 5000", "1 to 4096"),
+        ("[[nic]]\nport = \"af_packet\"", "interface"),
+        ("[[nic]]\nport = \"af_packet\"\ninterface = \"a\"", "host"),
+        (
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"",
+            "n_port_ids",
+        ),
+        ("[[nic]]\nhost = \"ten\"", "host"),
+        (
+            "[[nic]]\nneighbour = [{host = \"::2\", n_port_ids = \"00.01.09-00.01.01\"}]",
+            "rising order",
+        ),
+        (
+            "[[nic]]\nneighbour = [{host = \"::2\", n_port_ids = \"7\"}]",
+            "must be",
+        ),
+        ("[[nic]]\nname = \"x\"\n[[nic]]\nname = \"x\"", "twice"),
+        ("nic = 7", "nic"),
+        ("[[nic", "TOML"),
+    ] {
+        let message = Config::parse(text).unwrap_err().to_string();
+        assert!(message.contains(must_say), "{text:?}: {message}");
+    }
+    let missing = Config::read(Path::new("no/such/file.toml")).unwrap_err();
+    assert!(missing.to_string().contains("no/such/file.toml"));
+}

@@ -1,0 +1,407 @@
+//! The calls on a NIC that are not on the data path: create, destroy, register,
+//! connect. Each takes the NIC's turn for a moment; none of them waits in it.
+
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use fcvi_frame::connect::{Attributes, NetAddress};
+use vi_engine::{ConnectCommand, ConnectError, EndpointState, Indication, Level, ViIndex, ViParams};
+
+use crate::config::Protection;
+use crate::datapath::ViPath;
+use crate::device::Device;
+use crate::memory::TagCheck;
+use crate::progress::{TimedOut, wait};
+use crate::sync::Ordering;
+use crate::vi::{CqShared, ViSettings, ViShared};
+
+/// Reliability level bits that are served: Unreliable and Reliable Delivery.
+pub const LEVELS_SUPPORTED: u16 = 1 | 2;
+
+/// Why a control call failed, in the words of the guide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ControlError {
+    /// A parameter or handle is not valid.
+    InvalidParameter,
+    /// A limit was reached, or the object is in use.
+    Resource,
+    /// The VI is in the wrong state.
+    InvalidState,
+    /// The reliability level is not supported, or differs from the peer's.
+    ReliabilityLevel,
+    /// The maximum transfer size is not supported, or differs.
+    Mtu,
+    /// The quality of service is not supported, or differs.
+    Qos,
+    /// The protection tag is not valid.
+    Ptag,
+    /// RDMA reads are not supported.
+    RdmaRead,
+    /// Not in time.
+    Timeout,
+    /// The peer's consumer said no.
+    Reject,
+    /// Nobody waits there.
+    NoMatch,
+    /// The host cannot be reached.
+    NotReachable,
+}
+
+impl From<ConnectError> for ControlError {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Timeout => Self::Timeout,
+            ConnectError::Rejected => Self::Reject,
+            ConnectError::NoMatch => Self::NoMatch,
+            ConnectError::NotReachable => Self::NotReachable,
+            ConnectError::ReliabilityLevel => Self::ReliabilityLevel,
+            ConnectError::MaxTransferSize => Self::Mtu,
+            ConnectError::Qos => Self::Qos,
+            ConnectError::Resources => Self::Resource,
+            ConnectError::InvalidState => Self::InvalidState,
+            ConnectError::Invalid => Self::InvalidParameter,
+        }
+    }
+}
+
+impl From<TimedOut> for ControlError {
+    fn from(_: TimedOut) -> Self {
+        Self::Timeout
+    }
+}
+
+/// Result of a control call.
+pub(crate) type Outcome<T> = Result<T, ControlError>;
+
+fn level(bit: u16) -> Option<Level> {
+    match bit {
+        1 => Some(Level::UnreliableDelivery),
+        2 => Some(Level::ReliableDelivery),
+        _ => None,
+    }
+}
+
+/// Checks the attributes of a VI in the order in which the guide lists their errors.
+fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, TagCheck)> {
+    let level = level(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
+    let limit = u64::from(device.config.max_transfer_bytes);
+    if settings.max_transfer_bytes == 0 || settings.max_transfer_bytes > limit {
+        return Err(ControlError::Mtu);
+    }
+    let tag = if settings.ptag == 0 {
+        match device.config.protection {
+            Protection::Strict => return Err(ControlError::Ptag),
+            Protection::Lenient => {
+                log::warn!("a VI without a protection tag may use every region of its process");
+                TagCheck::Lenient
+            }
+        }
+    } else {
+        let tag = device
+            .instances
+            .tag(device.number(), settings.ptag)
+            .ok_or(ControlError::Ptag)?;
+        TagCheck::Tag(tag)
+    };
+    if settings.rdma_read {
+        return Err(ControlError::RdmaRead);
+    }
+    Ok((level, tag))
+}
+
+/// Makes a VI; returns its handle (VIPL 3.2.1).
+pub(crate) fn create_vi(
+    device: &'static Device,
+    instance: u64,
+    settings: &ViSettings,
+    send_cq: Option<&'static CqShared>,
+    recv_cq: Option<&'static CqShared>,
+) -> Outcome<u64> {
+    let (level, tag) = check_settings(device, settings)?;
+    let mut held = device.hold();
+    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    let params = ViParams {
+        level,
+        max_transfer_bytes: settings.max_transfer_bytes as u32,
+        rdma_write: settings.rdma_write,
+        rdma_read: settings.rdma_read,
+    };
+    let index = poller
+        .engine
+        .create_vi(params)
+        .ok_or(ControlError::Resource)?;
+    let depth = device.config.max_descriptors_per_queue;
+    let Some(vi) = device
+        .vis
+        .get_or_make(index.0, || ViShared::new(device, index.0, depth))
+    else {
+        poller.engine.destroy_vi(index);
+        return Err(ControlError::Resource);
+    };
+    *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
+    let tag_number = match tag {
+        TagCheck::Tag(tag) => tag,
+        TagCheck::Lenient => 0,
+    };
+    vi.tag.store(tag_number, Ordering::Relaxed);
+    vi.max_transfer_bytes
+        .store(params.max_transfer_bytes, Ordering::Relaxed);
+    for cq in [send_cq, recv_cq].into_iter().flatten() {
+        let queues = cq.attached.fetch_add(1, Ordering::Relaxed) + 1;
+        let needed = queues.saturating_mul(depth.next_power_of_two());
+        // SAFETY: we hold the turn.
+        unsafe { cq.ring.reserve(needed) };
+    }
+    let live = |cq: Option<&CqShared>| cq.map_or(0, CqShared::live_handle);
+    vi.send_cq.store(live(send_cq), Ordering::Relaxed);
+    vi.recv_cq.store(live(recv_cq), Ordering::Relaxed);
+    let handle = vi.revive(instance);
+    if let Some(place) = poller.path.vis.get_mut(index.0 as usize) {
+        *place = Some(ViPath::new(vi, handle, tag, send_cq, recv_cq));
+    }
+    Ok(handle)
+}
+
+/// Ends a VI that is Idle and whose queues are empty (VIPL 3.2.2).
+pub(crate) fn destroy_vi(vi: &'static ViShared) -> Outcome<()> {
+    let mut held = vi.device.hold();
+    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    if !vi.send.is_empty() || !vi.recv.is_empty() {
+        return Err(ControlError::InvalidState);
+    }
+    if !poller.engine.destroy_vi(vi.index) {
+        return Err(ControlError::InvalidState);
+    }
+    vi.retire();
+    let place = poller.path.vis.get_mut(vi.index.0 as usize);
+    if let Some(path) = place.and_then(Option::take) {
+        for cq in [path.send_cq, path.recv_cq].into_iter().flatten() {
+            cq.attached.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    Ok(())
+}
+
+/// Ends a connection from this side (VIPL 3.3.5).
+pub(crate) fn disconnect(vi: &'static ViShared) -> Outcome<()> {
+    let device = vi.device;
+    let mut held = device.hold();
+    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    let now_ns = poller.clock.now_ns();
+    poller.engine.set_now(now_ns);
+    vi.broken.store(false, Ordering::Relaxed);
+    poller
+        .engine
+        .disconnect(now_ns, vi.index, &mut poller.path);
+    poller.path.flush();
+    device.announce(poller);
+    Ok(())
+}
+
+/// Makes a completion queue (VIPL 3.6.1).
+pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) -> Outcome<u64> {
+    if entries == 0 {
+        return Err(ControlError::InvalidParameter);
+    }
+    if entries > u64::from(device.config.max_cq_entries) {
+        return Err(ControlError::Resource);
+    }
+    let held = device.hold();
+    if held.is_none() {
+        return Err(ControlError::InvalidParameter);
+    }
+    for index in 0..device.cqs.len() {
+        let Some(cq) = device.cqs.get_or_make(index, || CqShared::new(device, index)) else {
+            break;
+        };
+        if cq.live_handle() == 0 {
+            // SAFETY: we hold the turn.
+            unsafe { cq.ring.reset(entries as u32) };
+            return Ok(cq.revive(instance));
+        }
+    }
+    Err(ControlError::Resource)
+}
+
+/// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
+pub(crate) fn destroy_cq(cq: &'static CqShared) -> Outcome<()> {
+    let _held = cq.device.hold();
+    if cq.attached.load(Ordering::Relaxed) > 0 {
+        return Err(ControlError::Resource);
+    }
+    cq.retire();
+    Ok(())
+}
+
+/// Is a tag used by a VI or a region?
+pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
+    device.regions.uses_tag(tag)
+        || device
+            .vis
+            .iter()
+            .any(|vi| vi.live_handle() != 0 && vi.tag.load(Ordering::Relaxed) == tag)
+}
+
+/// Releases whatever an instance still owns (VIPL 3.1.2).
+pub(crate) fn release_instance(device: &'static Device, instance: u64) {
+    for vi in device.vis.iter() {
+        if vi.live_handle() == 0 || vi.instance() != instance {
+            continue;
+        }
+        // Both fail only when the NIC is down, and then nothing is left to release.
+        if disconnect(vi).is_ok() {
+            reap_all(vi);
+            if destroy_vi(vi).is_err() {
+                log::error!("NIC {}: a VI could not be released", device.config.name);
+            }
+        }
+    }
+    for cq in device.cqs.iter() {
+        if cq.live_handle() != 0 && cq.instance() == instance {
+            // A VI of another opening may still use it; it then lives as long as that VI.
+            if destroy_cq(cq).is_err() {
+                log::warn!(
+                    "NIC {}: a completion queue outlives its opening: VIs of another one use it",
+                    device.config.name
+                );
+            }
+        }
+    }
+    let conns = device.instances.conns_of(instance);
+    let mut held = device.hold();
+    if let Some(poller) = held.as_mut() {
+        let now_ns = poller.clock.now_ns();
+        for conn in conns {
+            // A request that is gone already needs no answer.
+            let _gone = poller.engine.reject(now_ns, conn, &mut poller.path);
+        }
+        poller.path.flush();
+        device.regions.deregister_all(instance);
+    }
+}
+
+fn reap_all(vi: &'static ViShared) {
+    for queue in [&vi.send, &vi.recv] {
+        let mut end = queue.reap_end.hold();
+        while let crate::queue::Reaped::Done { .. } = queue.reap(&mut end) {}
+    }
+}
+
+/// Waits for a connection request (VIPL 3.3.1).
+pub(crate) fn connect_wait(
+    device: &'static Device,
+    local: &NetAddress,
+    limit: Option<Duration>,
+) -> Outcome<Indication> {
+    let listener = {
+        let mut held = device.hold();
+        let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+        poller.engine.listen(local.discriminator)
+    };
+    let found = wait(device, limit, || {
+        let mut held = device.hold();
+        match held.as_mut() {
+            Some(poller) => poller.engine.take_indication(listener).map(Ok),
+            None => Some(Err(ControlError::InvalidParameter)),
+        }
+    });
+    match found {
+        Ok(outcome) => outcome,
+        Err(TimedOut) => {
+            let mut held = device.hold();
+            let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+            if let Some(indication) = poller.engine.take_indication(listener) {
+                return Ok(indication);
+            }
+            let now_ns = poller.clock.now_ns();
+            poller
+                .engine
+                .unlisten(now_ns, listener, &mut poller.path);
+            poller.path.flush();
+            Err(ControlError::Timeout)
+        }
+    }
+}
+
+/// Waits for the outcome of a connection procedure on a VI.
+fn outcome(vi: &'static ViShared) -> Outcome<Attributes> {
+    let device = vi.device;
+    let index = vi.index;
+    // The procedure has its own time-outs: this wait ends with them.
+    let remote = wait(device, None, || {
+        let mut held = device.hold();
+        match held.as_mut() {
+            Some(poller) => poller
+                .engine
+                .take_outcome(index)
+                .map(|outcome| outcome.map_err(ControlError::from)),
+            None => Some(Err(ControlError::InvalidParameter)),
+        }
+    })??;
+    Ok(remote.attributes)
+}
+
+/// Accepts a request with a VI (VIPL 3.3.2).
+pub(crate) fn connect_accept(
+    device: &'static Device,
+    conn: vi_engine::ConnId,
+    vi: &'static ViShared,
+) -> Outcome<()> {
+    {
+        let mut held = device.hold();
+        let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+        let now_ns = poller.clock.now_ns();
+        poller.engine.set_now(now_ns);
+        poller
+            .engine
+            .accept(now_ns, conn, vi.index, &mut poller.path)?;
+        poller.path.flush();
+    }
+    outcome(vi).map(|_| ())
+}
+
+/// Rejects a request (VIPL 3.3.3).
+pub(crate) fn connect_reject(device: &'static Device, conn: vi_engine::ConnId) -> Outcome<()> {
+    let mut held = device.hold();
+    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    let now_ns = poller.clock.now_ns();
+    poller.engine.reject(now_ns, conn, &mut poller.path)?;
+    poller.path.flush();
+    Ok(())
+}
+
+/// Requests a connection (VIPL 3.3.4).
+pub(crate) fn connect_request(
+    vi: &'static ViShared,
+    local: &NetAddress,
+    remote: &NetAddress,
+    limit: Option<Duration>,
+) -> Outcome<Attributes> {
+    let device = vi.device;
+    {
+        let mut held = device.hold();
+        let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+        let now_ns = poller.clock.now_ns();
+        poller.engine.set_now(now_ns);
+        let targets = poller.neighbours.ports(&remote.host);
+        let command = ConnectCommand {
+            local: *local,
+            remote: *remote,
+            targets: &targets,
+            timeout_ns: limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX)),
+        };
+        poller
+            .engine
+            .connect(now_ns, vi.index, &command, &mut poller.path)?;
+        poller.path.flush();
+    }
+    outcome(vi)
+}
+
+/// State of a VI as the engine has it.
+pub(crate) fn state(vi: &'static ViShared) -> EndpointState {
+    let held = vi.device.hold();
+    held.as_ref()
+        .and_then(|poller| poller.engine.state(ViIndex(vi.index.0)))
+        .unwrap_or(EndpointState::Idle)
+}

@@ -1,0 +1,581 @@
+//! What the protocol engine asks for, done: queues, memory, port.
+//!
+//! Everything here runs under the NIC's turn.
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::ethernet::MacAddress;
+use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
+use pmd_port::{MbufBatch, Port};
+use vi_engine::{
+    AsyncError, Claim, Completion, EndpointState, Host, SendWork, Status, Transmit, ViIndex,
+};
+
+use crate::cq::Entry;
+use crate::descriptor::{ControlSegment, control, status};
+use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
+use crate::memory::table::RegionTable;
+use crate::memory::{Access, TagCheck, copy};
+use crate::post::{Cursor, gather, scatter, segments_valid};
+use crate::queue::{Slot, WorkQueue};
+use crate::sync::{AtomicU32, Ordering};
+use crate::vi::{CqShared, ViShared};
+
+/// A VI as the poller knows it.
+pub(crate) struct ViPath {
+    pub(crate) shared: &'static ViShared,
+    pub(crate) handle: u64,
+    pub(crate) tag: TagCheck,
+    pub(crate) send_cq: Option<&'static CqShared>,
+    pub(crate) recv_cq: Option<&'static CqShared>,
+    send_cursor: Cursor,
+    recv_cursor: Cursor,
+    /// The turn in which the head of each queue was last found valid.
+    send_checked: u64,
+    recv_checked: u64,
+    /// In the poller's run queue.
+    pub(crate) queued: bool,
+}
+
+impl ViPath {
+    pub(crate) fn new(
+        shared: &'static ViShared,
+        handle: u64,
+        tag: TagCheck,
+        send_cq: Option<&'static CqShared>,
+        recv_cq: Option<&'static CqShared>,
+    ) -> Self {
+        Self {
+            shared,
+            handle,
+            tag,
+            send_cq,
+            recv_cq,
+            send_cursor: Cursor::default(),
+            recv_cursor: Cursor::default(),
+            send_checked: 0,
+            recv_checked: 0,
+            queued: false,
+        }
+    }
+}
+
+/// Counters of the data path itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PathCounters {
+    /// Completion queue entries lost because nobody collected older ones.
+    pub(crate) cq_overruns: u64,
+    /// Descriptors whose memory was deregistered before they completed.
+    pub(crate) lost_descriptors: u64,
+    /// Frames that the port had no room for at once.
+    pub(crate) tx_no_room: u64,
+}
+
+/// Queues, memory and port of one NIC.
+pub(crate) struct Datapath {
+    pub(crate) port: Box<dyn Port>,
+    pub(crate) regions: &'static RegionTable,
+    pub(crate) events: &'static EventQueue,
+    pub(crate) vis: Vec<Option<ViPath>>,
+    pub(crate) batch: MbufBatch,
+    pub(crate) turn: u64,
+    /// A descriptor was completed, or a control call got its answer, in this turn.
+    pub(crate) completed: bool,
+    /// VIs that must go to the Error state when the engine is done with its verb.
+    pub(crate) failed: Vec<ViIndex>,
+    pub(crate) counters: PathCounters,
+    random: RandomPool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Send,
+    Receive,
+}
+
+impl Datapath {
+    pub(crate) fn new(
+        port: Box<dyn Port>,
+        regions: &'static RegionTable,
+        events: &'static EventQueue,
+        max_vi: u32,
+    ) -> Self {
+        Self {
+            port,
+            regions,
+            events,
+            vis: (0..max_vi).map(|_| None).collect(),
+            batch: MbufBatch::new(),
+            turn: 0,
+            completed: false,
+            failed: Vec::with_capacity(max_vi as usize),
+            counters: PathCounters::default(),
+            random: RandomPool::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn vi(&mut self, vi: ViIndex) -> Option<&mut ViPath> {
+        self.vis.get_mut(vi.0 as usize)?.as_mut()
+    }
+
+    /// Gives what is in the batch to the port. What it does not take stays.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        if !self.batch.is_empty() {
+            self.port.tx_burst(&mut self.batch);
+        }
+    }
+
+    /// A buffer towards a station, if there is room in the port and in the batch.
+    #[inline]
+    fn buffer(&mut self, dst: MacAddress) -> Option<pmd_port::Mbuf> {
+        if self.batch.room() == 0 {
+            self.flush();
+            if self.batch.room() == 0 {
+                self.counters.tx_no_room += 1;
+                return None;
+            }
+        }
+        if let Some(mbuf) = self.port.alloc(dst.0) {
+            return Some(mbuf);
+        }
+        self.flush();
+        let mbuf = self.port.alloc(dst.0);
+        if mbuf.is_none() {
+            self.counters.tx_no_room += 1;
+        }
+        mbuf
+    }
+
+    #[inline]
+    fn push(&mut self, mbuf: pmd_port::Mbuf) {
+        if let Err(mbuf) = self.batch.push(mbuf) {
+            // `buffer` made sure that there is room.
+            self.port.free(mbuf);
+        }
+    }
+
+    /// Completes the head of a queue: the descriptor's own fields, the slot, the CQ.
+    #[inline]
+    fn complete(
+        &mut self,
+        vi: ViIndex,
+        side: Side,
+        word: u32,
+        length_bytes: u32,
+        immediate: Option<u32>,
+    ) {
+        let Some(path) = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let (queue, cq): (&WorkQueue, _) = match side {
+            Side::Send => (&path.shared.send, path.send_cq),
+            Side::Receive => (&path.shared.recv, path.recv_cq),
+        };
+        // SAFETY: we run under the turn; the reference ends with the completion below.
+        let Some(slot) = (unsafe { queue.head() }) else {
+            return;
+        };
+        let word = word | status::DONE;
+        slot.status = word;
+        let there = self.regions.check(
+            slot.handle,
+            path.tag,
+            slot.address,
+            crate::descriptor::CONTROL_BYTES,
+            Access::Write,
+        );
+        if there {
+            // SAFETY: checked in this turn, and deregistration needs the turn.
+            unsafe { write_completion(slot.address, word, length_bytes, immediate) };
+        } else {
+            self.counters.lost_descriptors += 1;
+            self.events.push(AsyncEvent {
+                vi: path.handle,
+                instance: path.shared.instance(),
+                descriptor: slot.address,
+                op_code: (word & status::OP_MASK) >> 16,
+                resource: ResourceCode::Descriptor,
+                code: ErrorCode::CompProt,
+            });
+            self.failed.push(vi);
+        }
+        let sequence = queue.complete_head();
+        self.completed = true;
+        if let Some(cq) = cq {
+            let entry = Entry {
+                vi: path.handle,
+                sequence,
+                receive: side == Side::Receive,
+            };
+            self.add_entry(cq, entry);
+        }
+    }
+
+    #[inline]
+    fn add_entry(&mut self, cq: &'static CqShared, entry: Entry) {
+        // SAFETY: we run under the turn.
+        if unsafe { cq.ring.add(entry) } {
+            return;
+        }
+        let keep = |e: &Entry| crate::vi::entry_is_live(e);
+        // SAFETY: we run under the turn.
+        let made_room = unsafe { cq.ring.compact(keep) };
+        // SAFETY: we run under the turn.
+        if !(made_room && unsafe { cq.ring.add(entry) }) {
+            self.counters.cq_overruns += 1;
+            cq.ring.overruns.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn flush_queue(&mut self, vi: ViIndex, side: Side) {
+        loop {
+            let Some(path) = self.vi(vi) else {
+                return;
+            };
+            let queue = match side {
+                Side::Send => &path.shared.send,
+                Side::Receive => &path.shared.recv,
+            };
+            // SAFETY: we run under the turn; the reference is not kept.
+            let Some(slot) = (unsafe { queue.head() }) else {
+                return;
+            };
+            let op = match side {
+                Side::Send => send_op(slot),
+                Side::Receive => status::OP_RECEIVE,
+            };
+            self.complete(vi, side, status::DESC_FLUSHED_ERROR | op, 0, None);
+        }
+    }
+}
+
+/// The completed-operation code of a posted send descriptor.
+#[inline]
+fn send_op(slot: &Slot) -> u32 {
+    match slot.control & control::OP_MASK {
+        control::OP_RDMA_WRITE => status::OP_RDMA_WRITE,
+        control::OP_RDMA_READ => status::OP_RDMA_READ,
+        _ => status::OP_SEND,
+    }
+}
+
+/// Writes the fields that the provider returns, the status last.
+///
+/// # Safety
+/// `address` is that of a descriptor inside a registered, writable region.
+#[inline]
+unsafe fn write_completion(address: u64, word: u32, length_bytes: u32, immediate: Option<u32>) {
+    let control = address as *mut ControlSegment;
+    if let Some(immediate) = immediate {
+        // SAFETY: a field of the control segment that the caller vouches for.
+        let field = unsafe { &raw mut (*control).immediate_data };
+        // SAFETY: as above.
+        unsafe { field.write_volatile(immediate) };
+    }
+    // SAFETY: as above.
+    let length = unsafe { &raw mut (*control).length };
+    // SAFETY: as above.
+    unsafe { length.write_volatile(length_bytes) };
+    // SAFETY: as above.
+    let field = unsafe { &raw mut (*control).status };
+    // SAFETY: an aligned word of the control segment.
+    let status = unsafe { AtomicU32::from_ptr(field) };
+    // Release: its partner is the application's load of the status it polls.
+    status.store(word, Ordering::Release);
+}
+
+impl Host for Datapath {
+    #[inline]
+    fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
+        let turn = self.turn;
+        let regions = self.regions;
+        let path = self.vi(vi)?;
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let slot = unsafe { path.shared.send.head() }?;
+        let mut fault = slot.fault;
+        if fault == 0 && !segments_valid(slot, regions, path.tag, Access::Read) {
+            fault = status::PROTECTION_ERROR;
+        }
+        path.send_checked = turn;
+        path.send_cursor = Cursor::default();
+        Some(SendWork {
+            length_bytes: slot.length_bytes,
+            immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
+            remote: (slot.control & control::OP_MASK == control::OP_RDMA_WRITE)
+                .then_some((slot.remote_address, slot.remote_handle)),
+            fence: slot.control & control::QFENCE != 0,
+            fault: Status(fault),
+        })
+    }
+
+    #[inline]
+    fn complete_send(&mut self, vi: ViIndex, outcome: Status, length_bytes: u32) {
+        let Some(path) = self.vi(vi) else {
+            return;
+        };
+        // SAFETY: we run under the turn; the reference is not kept.
+        let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_op(slot));
+        self.complete(vi, Side::Send, outcome.0 | op, length_bytes, None);
+    }
+
+    #[inline]
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        let Some(mut mbuf) = self.buffer(template.dst()) else {
+            return Transmit::NoRoom;
+        };
+        let Self {
+            vis, regions, turn, ..
+        } = self;
+        let sent = vis
+            .get_mut(vi.0 as usize)
+            .and_then(Option::as_mut)
+            .and_then(|path| {
+                // SAFETY: we run under the turn; the reference ends with this call.
+                let slot = unsafe { path.shared.send.head() }?;
+                if path.send_checked != *turn {
+                    if !segments_valid(slot, regions, path.tag, Access::Read) {
+                        return None;
+                    }
+                    path.send_checked = *turn;
+                }
+                emit_data(
+                    &mut mbuf,
+                    template,
+                    per_frame,
+                    (slot, &mut path.send_cursor),
+                    payload_bytes as usize,
+                    if last { Eof::T } else { Eof::N },
+                )
+            });
+        if sent.is_none() {
+            self.port.free(mbuf);
+            return Transmit::Fault;
+        }
+        self.push(mbuf);
+        Transmit::Sent
+    }
+
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
+        let Some(mut mbuf) = self.buffer(header.dst) else {
+            return Transmit::NoRoom;
+        };
+        let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
+        let buffer = mbuf.buffer_mut();
+        let emitted = header.emit(buffer).ok().and_then(|at| {
+            buffer
+                .get_mut(at..at + payload.len())?
+                .copy_from_slice(payload);
+            seal(buffer, bytes, Eof::T).ok()
+        });
+        if emitted.is_none() {
+            // A control frame is at most 252 bytes; only a port that cannot carry FCoE
+            // at all comes here, and such a port is refused when it is opened.
+            self.port.free(mbuf);
+            return Transmit::Fault;
+        }
+        mbuf.set_len(bytes);
+        self.push(mbuf);
+        Transmit::Sent
+    }
+
+    #[inline]
+    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
+        let turn = self.turn;
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return Claim::Empty;
+        };
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+            return Claim::Empty;
+        };
+        if slot.fault != 0 {
+            return Claim::Fault(Status(slot.fault));
+        }
+        if !segments_valid(slot, regions, path.tag, Access::Write) {
+            return Claim::Fault(Status::PROTECTION);
+        }
+        path.recv_checked = turn;
+        path.recv_cursor = Cursor::default();
+        Claim::Ready {
+            capacity_bytes: slot.length_bytes,
+        }
+    }
+
+    #[inline]
+    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool {
+        let turn = self.turn;
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+            return false;
+        };
+        if path.recv_checked != turn {
+            if !segments_valid(slot, regions, path.tag, Access::Write) {
+                return false;
+            }
+            path.recv_checked = turn;
+        }
+        // SAFETY: the segments were found valid in this turn.
+        unsafe { scatter(&mut path.recv_cursor, slot, offset_bytes, payload) }
+    }
+
+    #[inline]
+    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
+        let mut word = completion.status.0;
+        word |= if completion.remote_write {
+            status::OP_REMOTE_RDMA_WRITE
+        } else {
+            status::OP_RECEIVE
+        };
+        if completion.immediate.is_some() {
+            word |= status::IMMEDIATE;
+        }
+        self.complete(
+            vi,
+            Side::Receive,
+            word,
+            completion.length_bytes,
+            completion.immediate,
+        );
+    }
+
+    #[inline]
+    fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        regions.check(
+            target.rmt_va_handle,
+            path.tag,
+            target.rmt_va,
+            u64::from(target.tot_len),
+            Access::RemoteWrite,
+        )
+    }
+
+    #[inline]
+    fn place_rdma_write(
+        &mut self,
+        vi: ViIndex,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        let Some(at) = address.checked_add(u64::from(offset_bytes)) else {
+            return false;
+        };
+        let length = payload.len() as u64;
+        if !regions.check(handle, path.tag, at, length, Access::RemoteWrite) {
+            return false;
+        }
+        // SAFETY: checked in this turn, and deregistration needs the turn.
+        unsafe { copy::write_in_order(at, payload) };
+        true
+    }
+
+    fn flush_sends(&mut self, vi: ViIndex) {
+        self.flush_queue(vi, Side::Send);
+    }
+
+    fn flush_receives(&mut self, vi: ViIndex) {
+        self.flush_queue(vi, Side::Receive);
+    }
+
+    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
+        if let Some(path) = self.vi(vi) {
+            path.shared.set_state(state);
+        }
+        self.completed = true;
+    }
+
+    fn report(&mut self, vi: ViIndex, error: AsyncError) {
+        let Some(path) = self.vi(vi) else {
+            return;
+        };
+        let event = AsyncEvent::of_vi(path.handle, path.shared.instance(), error);
+        self.events.push(event);
+    }
+
+    fn control_event(&mut self) {
+        self.completed = true;
+    }
+
+    fn random(&mut self) -> u32 {
+        self.random.next()
+    }
+}
+
+/// Writes one data frame into a buffer.
+#[inline]
+fn emit_data(
+    mbuf: &mut pmd_port::Mbuf,
+    template: &HeaderTemplate,
+    per_frame: &PerFrame,
+    (slot, cursor): (&Slot, &mut Cursor),
+    payload_bytes: usize,
+    eof: Eof,
+) -> Option<()> {
+    let buffer = mbuf.buffer_mut();
+    let at = template.emit(per_frame, buffer).ok()?;
+    let padded = (payload_bytes + 3) & !3;
+    let bytes = at + padded + FCOE_TRAILER_BYTES;
+    let payload = buffer.get_mut(at..at + padded)?;
+    let (data, fill) = payload.split_at_mut(payload_bytes);
+    fill.fill(0);
+    // SAFETY: the caller found the segments valid for reading in this turn.
+    if !unsafe { gather(cursor, slot, per_frame.relative_offset, data) } {
+        return None;
+    }
+    seal(buffer, bytes, eof).ok()?;
+    mbuf.set_len(bytes);
+    Some(())
+}
+
+/// Random numbers from the kernel, fetched many at a time.
+struct RandomPool {
+    words: [u32; 64],
+    left: usize,
+}
+
+impl Default for RandomPool {
+    fn default() -> Self {
+        Self {
+            words: [0; 64],
+            left: 0,
+        }
+    }
+}
+
+impl RandomPool {
+    fn next(&mut self) -> u32 {
+        if self.left == 0 {
+            crate::device::random_bytes(bytemuck_words(&mut self.words));
+            self.left = self.words.len();
+        }
+        self.left -= 1;
+        core::mem::take(&mut self.words[self.left])
+    }
+}
+
+fn bytemuck_words(words: &mut [u32; 64]) -> &mut [u8] {
+    // SAFETY: 64 words are 256 bytes, and any bytes are valid words.
+    unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), 256) }
+}

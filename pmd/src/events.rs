@@ -1,0 +1,162 @@
+//! Asynchronous errors on their way to the consumer (VIPL 3.8).
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use vi_engine::AsyncError;
+
+/// Error codes of an error descriptor, with the numbers of the guide (VIPL 4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ErrorCode {
+    /// A descriptor could not be read where it was posted.
+    PostDesc = 0,
+    /// The connection was lost.
+    ConnLost = 1,
+    /// A message found no receive descriptor.
+    RecvqEmpty = 2,
+    /// Too many descriptors on a work queue.
+    ViOverrun = 3,
+    /// Protection error of an incoming RDMA write.
+    RdmawProt = 4,
+    /// An incoming RDMA write was damaged.
+    RdmawData = 5,
+    /// An incoming RDMA write ended early.
+    RdmawAbort = 6,
+    /// Protection error of an incoming RDMA read.
+    RdmarProt = 7,
+    /// A completion could not be written.
+    CompProt = 8,
+    /// An incoming RDMA operation was lost.
+    RdmaTransport = 9,
+    /// The NIC cannot go on.
+    Catastrophic = 10,
+}
+
+/// What an error is about (VIPL 4.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum ResourceCode {
+    /// The NIC.
+    Nic = 0,
+    /// A VI.
+    Vi = 1,
+    /// A completion queue.
+    Cq = 2,
+    /// A descriptor.
+    Descriptor = 3,
+}
+
+/// One asynchronous error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// Handle of the VI.
+    pub vi: u64,
+    /// The instance of the NIC that owns it.
+    pub instance: u64,
+    /// Address of the descriptor, or 0.
+    pub descriptor: u64,
+    /// Completed-operation code, as in a status word, shifted down.
+    pub op_code: u32,
+    /// What it is about.
+    pub resource: ResourceCode,
+    /// Which error.
+    pub code: ErrorCode,
+}
+
+impl AsyncEvent {
+    pub(crate) fn of_vi(vi: u64, instance: u64, error: AsyncError) -> Self {
+        /// Operation codes of receive and remote RDMA write.
+        const RECEIVE: u32 = 1;
+        const REMOTE_WRITE: u32 = 3;
+        let (code, op_code) = match error {
+            AsyncError::ConnectionLost => (ErrorCode::ConnLost, 0),
+            AsyncError::ReceiveQueueEmpty => (ErrorCode::RecvqEmpty, RECEIVE),
+            AsyncError::RdmaWriteProtection => (ErrorCode::RdmawProt, REMOTE_WRITE),
+            AsyncError::RdmaWriteData => (ErrorCode::RdmawData, REMOTE_WRITE),
+            AsyncError::RdmaWriteAbort => (ErrorCode::RdmawAbort, REMOTE_WRITE),
+            AsyncError::RdmaTransport => (ErrorCode::RdmaTransport, REMOTE_WRITE),
+        };
+        Self {
+            vi,
+            instance,
+            descriptor: 0,
+            op_code,
+            resource: ResourceCode::Vi,
+            code,
+        }
+    }
+}
+
+/// Events that wait, at most.
+const CAPACITY: usize = 4096;
+
+struct State {
+    waiting: VecDeque<AsyncEvent>,
+    dropped: u64,
+    closed: bool,
+}
+
+/// A bounded queue from the poller, which never waits, to the thread that calls handlers.
+pub(crate) struct EventQueue {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+impl EventQueue {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: Mutex::new(State {
+                waiting: VecDeque::with_capacity(CAPACITY),
+                dropped: 0,
+                closed: false,
+            }),
+            arrived: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an event; a full queue drops it and counts.
+    #[cold]
+    pub(crate) fn push(&self, event: AsyncEvent) {
+        let mut state = self.lock();
+        if state.waiting.len() == CAPACITY {
+            state.dropped += 1;
+            return;
+        }
+        state.waiting.push_back(event);
+        self.arrived.notify_one();
+    }
+
+    /// The oldest event; waits for one up to `limit`. `None` at the limit or once closed
+    /// and empty.
+    pub(crate) fn next(&self, limit: Duration) -> Option<AsyncEvent> {
+        let state = self.lock();
+        let (mut state, _) = self
+            .arrived
+            .wait_timeout_while(state, limit, |s| s.waiting.is_empty() && !s.closed)
+            .unwrap_or_else(PoisonError::into_inner);
+        state.waiting.pop_front()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.lock().closed
+    }
+
+    pub(crate) fn set_closed(&self, closed: bool) {
+        let mut state = self.lock();
+        state.closed = closed;
+        if !closed {
+            state.waiting.clear();
+        }
+        self.arrived.notify_all();
+    }
+
+    pub(crate) fn dropped(&self) -> u64 {
+        self.lock().dropped
+    }
+}

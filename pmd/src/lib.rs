@@ -1,0 +1,50 @@
+//! The poll-mode side of a VI provider: registered memory, work queues,
+//! completion queues, and the one poll loop.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | [`nic`] | every call by handle: what the front end is made of |
+//! | [`config`] | the configuration file |
+//! | [`descriptor`] | the layout of descriptors in application memory |
+//! | `post` | a descriptor parsed and copied once |
+//! | `queue`, `cq` | work queues and completion queues |
+//! | `memory` | registered regions, protection, copies in and out |
+//! | `datapath` | what the protocol engine asks for, done |
+//! | `poller` | one turn: frames in, timers, doorbells, frames out |
+//! | `progress` | who takes turns when: inline, pinned, asleep |
+//! | `device`, `open`, `instance` | a NIC of this process, brought up and owned |
+//! | `control` | calls that are not on the data path |
+//! | `vi` | handles and the objects they name |
+//! | `events` | asynchronous errors on their way to the consumer |
+//! | `neighbours` | which N_Ports a host address means |
+//! | `token`, `sync`, `clock`, `doorbell` | small tools of the above |
+
+mod clock;
+mod control;
+mod cq;
+mod datapath;
+mod device;
+mod doorbell;
+mod instance;
+mod memory;
+mod neighbours;
+mod open;
+mod poller;
+mod post;
+mod progress;
+mod queue;
+mod sync;
+mod token;
+mod vi;
+
+pub mod config;
+pub mod descriptor;
+pub mod events;
+pub mod nic;
+
+pub use control::{ControlError, LEVELS_SUPPORTED};
+pub use instance::Handler;
+pub use memory::LockPolicy;
+pub use open::OpenError;
+pub use vi::ViSettings;
+pub use vi_engine::EndpointState;

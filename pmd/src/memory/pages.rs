@@ -1,0 +1,151 @@
+//! What the kernel says of the pages of a region.
+
+use serde::Deserialize;
+
+/// Bytes of a page; regions are registered on this granularity (VIPL 3.4.3).
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// `MADV_POPULATE_READ` and `MADV_POPULATE_WRITE` of linux/mman.h.
+const POPULATE_READ: libc::c_int = 22;
+const POPULATE_WRITE: libc::c_int = 23;
+
+/// What to do when pages cannot be locked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LockPolicy {
+    /// Lock what the limits allow; count and say once what they do not.
+    #[default]
+    BestEffort,
+    /// A registration that cannot be locked fails.
+    Required,
+    /// Do not try.
+    Never,
+}
+
+/// The pages around a range, as addresses; `None` if they leave the address space.
+pub(crate) fn page_range(address: u64, length_bytes: u64) -> Option<(u64, u64)> {
+    let base = address & !(PAGE_BYTES - 1);
+    let end = address.checked_add(length_bytes)?;
+    let end = end.checked_add(PAGE_BYTES - 1)? & !(PAGE_BYTES - 1);
+    Some((base, end))
+}
+
+fn advise(base: u64, end: u64, advice: libc::c_int) -> Result<(), i32> {
+    // SAFETY: populating page tables changes no content; a range that is not mapped
+    // is an error of the call.
+    let done = unsafe { libc::madvise(base as *mut _, (end - base) as usize, advice) };
+    if done == 0 {
+        return Ok(());
+    }
+    Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+/// Are the pages there, and may they be written? `None`: they are not there.
+/// A range with one read-only page counts as read-only.
+pub(crate) fn writable(base: u64, end: u64) -> Option<bool> {
+    match advise(base, end, POPULATE_WRITE) {
+        Ok(()) => Some(true),
+        Err(libc::ENOMEM) => None,
+        Err(_) => match advise(base, end, POPULATE_READ) {
+            Ok(()) => Some(false),
+            // Kernels before 5.14 know neither: ask the memory map.
+            Err(libc::EINVAL) => from_maps(base, end),
+            Err(_) => None,
+        },
+    }
+}
+
+/// The same from /proc/self/maps.
+fn from_maps(base: u64, end: u64) -> Option<bool> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    coverage(&maps, base, end)
+}
+
+fn coverage(maps: &str, base: u64, end: u64) -> Option<bool> {
+    let mut at = base;
+    let mut writable = true;
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let (range, rights) = (fields.next()?, fields.next()?);
+        let (from, to) = range.split_once('-')?;
+        let from = u64::from_str_radix(from, 16).ok()?;
+        let to = u64::from_str_radix(to, 16).ok()?;
+        if to <= at {
+            continue;
+        }
+        if from > at || !rights.starts_with('r') {
+            return None;
+        }
+        writable &= rights.as_bytes().get(1) == Some(&b'w');
+        at = to;
+        if at >= end {
+            return Some(writable);
+        }
+    }
+    None
+}
+
+/// Locks pages into memory; false if a limit forbids it.
+pub(crate) fn lock(base: u64, end: u64) -> bool {
+    // SAFETY: mlock(2) changes no content and fails on what is not mapped.
+    unsafe { libc::mlock(base as *const _, (end - base) as usize) == 0 }
+}
+
+/// Unlocks pages. A page that is gone meanwhile needs no unlocking.
+pub(crate) fn unlock(base: u64, end: u64) {
+    // SAFETY: munlock(2) changes no content and fails on what is not mapped.
+    unsafe { libc::munlock(base as *const _, (end - base) as usize) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_grows_to_whole_pages() {
+        assert_eq!(page_range(0x1001, 1), Some((0x1000, 0x2000)));
+        assert_eq!(page_range(0x1000, 0x1000), Some((0x1000, 0x2000)));
+        assert_eq!(page_range(0x1fff, 2), Some((0x1000, 0x3000)));
+        assert_eq!(page_range(u64::MAX - 1, 2), None);
+        assert_eq!(page_range(u64::MAX - 1, 1), None);
+    }
+
+    #[test]
+    fn the_memory_map_tells_holes_and_rights() {
+        let maps = "1000-3000 rw-p 00000000 00:00 0\n3000-4000 r--p 0 0:0 0 /lib/x\n5000-6000 ---p 0 0:0 0\n";
+        assert_eq!(coverage(maps, 0x1000, 0x3000), Some(true));
+        assert_eq!(coverage(maps, 0x2000, 0x4000), Some(false));
+        assert_eq!(coverage(maps, 0x3000, 0x5000), None);
+        assert_eq!(coverage(maps, 0x5000, 0x6000), None);
+        assert_eq!(coverage(maps, 0x6000, 0x7000), None);
+    }
+
+    #[test]
+    fn the_kernel_tells_written_read_only_and_missing_pages_apart() {
+        let map = |prot| {
+            // SAFETY: a fresh private mapping.
+            let at = unsafe {
+                libc::mmap(
+                    core::ptr::null_mut(),
+                    2 * PAGE_BYTES as usize,
+                    prot,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
+            };
+            assert_ne!(at, libc::MAP_FAILED);
+            at as u64
+        };
+        let size = 2 * PAGE_BYTES;
+        let rw = map(libc::PROT_READ | libc::PROT_WRITE);
+        assert_eq!(writable(rw, rw + size), Some(true));
+        let ro = map(libc::PROT_READ);
+        assert_eq!(writable(ro, ro + size), Some(false));
+        let none = map(libc::PROT_NONE);
+        assert_eq!(writable(none, none + size), None);
+        // SAFETY: the mapping is ours and unused from here on.
+        unsafe { libc::munmap(rw as *mut _, size as usize) };
+        assert_eq!(writable(rw, rw + size), None);
+    }
+}

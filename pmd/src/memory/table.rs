@@ -1,0 +1,456 @@
+//! Memory handles to regions.
+//!
+//! Lookups take no lock. An entry is valid while its key equals the handle: it
+//! is written while the key is 0 and published with a Release store; a reader
+//! loads the key (Acquire), the fields, and the key again. Handles carry a
+//! generation, so that a stale one does not name the region that took its place.
+//! Whoever removes an entry holds the NIC's turn, so the poll loop never sees
+//! one go in the middle of a turn.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use crate::memory::pages::{self, LockPolicy};
+use crate::memory::{Access, TagCheck};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+const CHUNK: usize = 512;
+const RDMA_WRITE: u32 = 1;
+const RDMA_READ: u32 = 2;
+const WRITABLE: u32 = 4;
+
+/// Consumer's choices for a region (VIPL 4.7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RegionAttributes {
+    /// Number of the protection tag; 0 for none.
+    pub tag: u32,
+    /// Peers may write.
+    pub rdma_write: bool,
+    /// Peers may read.
+    pub rdma_read: bool,
+}
+
+/// Why a registration failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RegionError {
+    /// Length zero, or the range is not mapped.
+    Invalid,
+    /// A limit was reached, or pages could not be locked.
+    Resource,
+}
+
+/// What is registered at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RegionUsage {
+    /// Regions.
+    pub regions: u64,
+    /// Bytes, page-granular.
+    pub bytes: u64,
+    /// Registrations whose pages could not be locked, since the NIC was opened.
+    pub unlocked: u64,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// The handle while the entry is valid, else 0.
+    key: AtomicU32,
+    tag: AtomicU32,
+    rights: AtomicU32,
+    base: AtomicU64,
+    end: AtomicU64,
+}
+
+/// What only registration and deregistration need.
+#[derive(Clone, Copy, Default)]
+struct Owner {
+    generation: u16,
+    live: bool,
+    locked: bool,
+    instance: u64,
+    address: u64,
+    base: u64,
+    end: u64,
+}
+
+struct Control {
+    owners: Vec<Owner>,
+    free: Vec<u32>,
+    usage: RegionUsage,
+}
+
+/// Limits of a table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RegionLimits {
+    pub(crate) regions: u32,
+    pub(crate) bytes: u64,
+    pub(crate) lock: LockPolicy,
+}
+
+/// The regions of one NIC in this process.
+pub(crate) struct RegionTable {
+    chunks: Box<[OnceLock<Box<[Entry; CHUNK]>>]>,
+    control: Mutex<Control>,
+    limits: RegionLimits,
+}
+
+/// A valid region as the data path sees it.
+#[derive(Clone, Copy)]
+struct View {
+    tag: u32,
+    rights: u32,
+    base: u64,
+    end: u64,
+}
+
+impl RegionTable {
+    pub(crate) fn new(limits: RegionLimits) -> Self {
+        let regions = limits.regions.min(0xFFFF) as usize;
+        Self {
+            chunks: (0..regions.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            control: Mutex::new(Control {
+                owners: Vec::new(),
+                free: Vec::new(),
+                usage: RegionUsage::default(),
+            }),
+            limits: RegionLimits {
+                regions: regions as u32,
+                ..limits
+            },
+        }
+    }
+
+    #[inline]
+    fn view(&self, handle: u32) -> Option<View> {
+        let index = (handle & 0xFFFF) as usize;
+        let entry = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
+        // Acquire: partner of the Release store in `publish`.
+        if handle == 0 || entry.key.load(Ordering::Acquire) != handle {
+            return None;
+        }
+        let view = View {
+            tag: entry.tag.load(Ordering::Relaxed),
+            rights: entry.rights.load(Ordering::Relaxed),
+            base: entry.base.load(Ordering::Relaxed),
+            end: entry.end.load(Ordering::Relaxed),
+        };
+        // Acquire fence: partner of the Release fence in `remove`; with the second
+        // load it shows that no other region was written here meanwhile.
+        fence(Ordering::Acquire);
+        (entry.key.load(Ordering::Relaxed) == handle).then_some(view)
+    }
+
+    /// May the range be used so? Sums are checked: nothing wraps.
+    #[inline]
+    pub(crate) fn check(
+        &self,
+        handle: u32,
+        tag: TagCheck,
+        address: u64,
+        length_bytes: u64,
+        access: Access,
+    ) -> bool {
+        let Some(view) = self.view(handle) else {
+            return false;
+        };
+        let Some(end) = address.checked_add(length_bytes) else {
+            return false;
+        };
+        let tag_fits = match tag {
+            TagCheck::Tag(tag) => tag == view.tag,
+            TagCheck::Lenient => true,
+        };
+        let needs = match access {
+            Access::Read => 0,
+            Access::Write => WRITABLE,
+            Access::RemoteWrite => WRITABLE | RDMA_WRITE,
+        };
+        tag_fits && view.base <= address && end <= view.end && view.rights & needs == needs
+    }
+
+    fn lock_control(&self) -> std::sync::MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Registers a range for an instance of the NIC; returns its handle, never 0.
+    pub(crate) fn register(
+        &self,
+        instance: u64,
+        address: u64,
+        length_bytes: u64,
+        attributes: RegionAttributes,
+        seed: u16,
+    ) -> Result<u32, RegionError> {
+        if length_bytes == 0 {
+            return Err(RegionError::Invalid);
+        }
+        let (base, end) =
+            pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
+        let mut control = self.lock_control();
+        if control.usage.regions >= u64::from(self.limits.regions)
+            || control.usage.bytes.saturating_add(end - base) > self.limits.bytes
+        {
+            return Err(RegionError::Resource);
+        }
+        let writable = pages::writable(base, end).ok_or(RegionError::Invalid)?;
+        let locked = self.limits.lock != LockPolicy::Never && pages::lock(base, end);
+        if !locked && self.limits.lock != LockPolicy::Never {
+            if self.limits.lock == LockPolicy::Required {
+                return Err(RegionError::Resource);
+            }
+            if control.usage.unlocked == 0 {
+                log::warn!(
+                    "registered memory could not be locked (RLIMIT_MEMLOCK); it is used unlocked"
+                );
+            }
+            control.usage.unlocked += 1;
+        }
+        let index = control.take_index(seed);
+        let owner = &mut control.owners[index as usize];
+        owner.generation = owner.generation.checked_add(1).unwrap_or(1);
+        *owner = Owner {
+            generation: owner.generation,
+            live: true,
+            locked,
+            instance,
+            address,
+            base,
+            end,
+        };
+        let handle = (u32::from(owner.generation) << 16) | index;
+        control.usage.regions += 1;
+        control.usage.bytes += end - base;
+        self.publish(index, handle, attributes, writable, (base, end));
+        Ok(handle)
+    }
+
+    fn publish(
+        &self,
+        index: u32,
+        handle: u32,
+        attributes: RegionAttributes,
+        writable: bool,
+        (base, end): (u64, u64),
+    ) {
+        let chunk = self.chunks[index as usize / CHUNK]
+            .get_or_init(|| Box::new(core::array::from_fn(|_| Entry::default())));
+        let entry = &chunk[index as usize % CHUNK];
+        let mut rights = 0;
+        for (on, bit) in [
+            (attributes.rdma_write, RDMA_WRITE),
+            (attributes.rdma_read, RDMA_READ),
+            (writable, WRITABLE),
+        ] {
+            if on {
+                rights |= bit;
+            }
+        }
+        entry.tag.store(attributes.tag, Ordering::Relaxed);
+        entry.rights.store(rights, Ordering::Relaxed);
+        entry.base.store(base, Ordering::Relaxed);
+        entry.end.store(end, Ordering::Relaxed);
+        // Release: partner of the Acquire load in `view`.
+        entry.key.store(handle, Ordering::Release);
+    }
+
+    /// Ends a registration. The caller holds the NIC's turn.
+    pub(crate) fn deregister(&self, address: u64, handle: u32) -> bool {
+        let mut control = self.lock_control();
+        let Some(owner) = control.owner(handle) else {
+            return false;
+        };
+        if owner.address != address {
+            return false;
+        }
+        self.remove(&mut control, handle);
+        true
+    }
+
+    fn remove(&self, control: &mut Control, handle: u32) {
+        let index = (handle & 0xFFFF) as usize;
+        if let Some(chunk) = self.chunks[index / CHUNK].get() {
+            chunk[index % CHUNK].key.store(0, Ordering::Relaxed);
+            // Release fence: partner of the Acquire fence in `view`.
+            fence(Ordering::Release);
+        }
+        let gone = control.owners[index];
+        control.owners[index].live = false;
+        control.free.push(index as u32);
+        control.usage.regions -= 1;
+        control.usage.bytes -= gone.end - gone.base;
+        if gone.locked {
+            control.unlock_uncovered(gone.base, gone.end);
+        }
+    }
+
+    /// Ends every registration of an instance. The caller holds the NIC's turn.
+    pub(crate) fn deregister_all(&self, instance: u64) {
+        let mut control = self.lock_control();
+        for index in 0..control.owners.len() {
+            let owner = control.owners[index];
+            if owner.live && owner.instance == instance {
+                let handle = (u32::from(owner.generation) << 16) | index as u32;
+                self.remove(&mut control, handle);
+            }
+        }
+    }
+
+    /// The attributes of a region, given the address it was registered with.
+    pub(crate) fn query(&self, address: u64, handle: u32) -> Option<RegionAttributes> {
+        let mut control = self.lock_control();
+        if control.owner(handle)?.address != address {
+            return None;
+        }
+        let view = self.view(handle)?;
+        Some(RegionAttributes {
+            tag: view.tag,
+            rdma_write: view.rights & RDMA_WRITE != 0,
+            rdma_read: view.rights & RDMA_READ != 0,
+        })
+    }
+
+    /// Is any region registered with this tag?
+    pub(crate) fn uses_tag(&self, tag: u32) -> bool {
+        let control = self.lock_control();
+        control.owners.iter().enumerate().any(|(index, owner)| {
+            let handle = (u32::from(owner.generation) << 16) | index as u32;
+            owner.live && self.view(handle).is_some_and(|view| view.tag == tag)
+        })
+    }
+
+    pub(crate) fn usage(&self) -> RegionUsage {
+        self.lock_control().usage
+    }
+}
+
+impl Control {
+    fn owner(&mut self, handle: u32) -> Option<Owner> {
+        let owner = *self.owners.get((handle & 0xFFFF) as usize)?;
+        (owner.live && u32::from(owner.generation) == handle >> 16).then_some(owner)
+    }
+
+    fn take_index(&mut self, seed: u16) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.owners.push(Owner {
+                generation: seed,
+                ..Owner::default()
+            });
+            self.owners.len() as u32 - 1
+        })
+    }
+
+    /// Unlocks the pages of a range that no other locked region covers.
+    fn unlock_uncovered(&self, base: u64, end: u64) {
+        let mut at = base;
+        while at < end {
+            let cover = self
+                .owners
+                .iter()
+                .filter(|o| o.live && o.locked && o.base <= at && at < o.end)
+                .map(|o| o.end)
+                .max();
+            if let Some(to) = cover {
+                at = to;
+                continue;
+            }
+            let next = self
+                .owners
+                .iter()
+                .filter(|o| o.live && o.locked && o.base > at && o.base < end)
+                .map(|o| o.base)
+                .min()
+                .unwrap_or(end);
+            pages::unlock(at, next);
+            at = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> RegionTable {
+        RegionTable::new(RegionLimits {
+            regions: 1024,
+            bytes: 1 << 30,
+            lock: LockPolicy::BestEffort,
+        })
+    }
+
+    fn page() -> Vec<u8> {
+        vec![0u8; 3 * pages::PAGE_BYTES as usize]
+    }
+
+    const TAGGED: RegionAttributes = RegionAttributes {
+        tag: 7,
+        rdma_write: true,
+        rdma_read: false,
+    };
+
+    #[test]
+    fn a_range_is_inside_its_pages_with_its_tag_and_rights_or_refused() {
+        let table = table();
+        let memory = page();
+        let at = memory.as_ptr() as u64;
+        let handle = table.register(1, at, 4096, TAGGED, 0).unwrap();
+        let (base, end) = pages::page_range(at, 4096).unwrap();
+        let check = |tag, address, len, access| table.check(handle, tag, address, len, access);
+        let tag = TagCheck::Tag(7);
+        assert!(check(tag, base, end - base, Access::RemoteWrite));
+        assert!(check(tag, end, 0, Access::Read));
+        assert!(!check(tag, base, end - base + 1, Access::Read), "one byte past");
+        assert!(!check(tag, base - 1, 1, Access::Read), "one byte before");
+        assert!(!check(tag, u64::MAX, 2, Access::Read), "the sum wraps");
+        assert!(!check(tag, 16, 0, Access::Read), "no bytes at a bad address");
+        assert!(!check(TagCheck::Tag(8), base, 1, Access::Read), "another tag");
+        assert!(check(TagCheck::Lenient, base, 1, Access::Read));
+        assert!(!table.check(handle ^ 0x1_0000, tag, base, 1, Access::Read), "generation");
+        assert!(!table.check(0, tag, base, 1, Access::Read));
+    }
+
+    #[test]
+    fn a_handle_dies_with_its_region_and_is_not_used_again() {
+        let table = table();
+        let memory = page();
+        let at = memory.as_ptr() as u64;
+        let first = table.register(1, at, 1, TAGGED, 0).unwrap();
+        assert!(!table.deregister(at + 1, first), "another address");
+        assert!(table.deregister(at, first));
+        assert!(!table.deregister(at, first));
+        let second = table.register(1, at, 1, TAGGED, 0).unwrap();
+        assert_ne!(first, second);
+        assert!(!table.check(first, TagCheck::Tag(7), at, 1, Access::Read));
+        assert!(table.check(second, TagCheck::Tag(7), at, 1, Access::Read));
+        assert_eq!(table.query(at, second), Some(TAGGED));
+        assert!(table.uses_tag(7));
+        table.deregister_all(1);
+        assert!(!table.uses_tag(7));
+        assert_eq!(table.usage().bytes, 0);
+    }
+
+    #[test]
+    fn overlapping_registrations_live_apart() {
+        let table = table();
+        let memory = page();
+        let at = memory.as_ptr() as u64;
+        let a = table.register(1, at, 8192, TAGGED, 0).unwrap();
+        let b = table.register(1, at + 4096, 4096, TAGGED, 0).unwrap();
+        assert!(table.deregister(at, a));
+        assert!(table.check(b, TagCheck::Tag(7), at + 4096, 4096, Access::RemoteWrite));
+    }
+
+    #[test]
+    fn limits_and_bad_ranges_are_refused() {
+        let table = RegionTable::new(RegionLimits {
+            regions: 1,
+            bytes: 1 << 20,
+            lock: LockPolicy::Never,
+        });
+        let memory = page();
+        let at = memory.as_ptr() as u64;
+        assert_eq!(table.register(1, at, 0, TAGGED, 0), Err(RegionError::Invalid));
+        assert_eq!(table.register(1, 4096, 1, TAGGED, 0), Err(RegionError::Invalid));
+        assert_eq!(table.register(1, at, 2 << 20, TAGGED, 0), Err(RegionError::Resource));
+        table.register(1, at, 1, TAGGED, 0).unwrap();
+        assert_eq!(table.register(1, at, 1, TAGGED, 0), Err(RegionError::Resource));
+    }
+}

@@ -1,0 +1,76 @@
+//! Which N_Ports a host address means.
+
+use fcvi_frame::connect::HostAddress;
+use fcvi_frame::fc::NPortId;
+
+/// The hosts that a NIC can reach, and their ports.
+///
+/// A host is one address and may be several ports: one for each of its programs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Neighbours {
+    own_host: HostAddress,
+    own_id: NPortId,
+    /// Other ports of our own host: those that the segment shows, or configured ones.
+    siblings: Vec<NPortId>,
+    hosts: Vec<(HostAddress, Vec<NPortId>)>,
+}
+
+impl Neighbours {
+    pub(crate) fn new(
+        own_host: HostAddress,
+        own_id: NPortId,
+        siblings: Vec<NPortId>,
+        hosts: Vec<(HostAddress, Vec<NPortId>)>,
+    ) -> Self {
+        Self {
+            own_host,
+            own_id,
+            siblings: siblings.into_iter().filter(|id| *id != own_id).collect(),
+            hosts,
+        }
+    }
+
+    pub(crate) fn joined(&mut self, id: NPortId) {
+        if id != self.own_id && !self.siblings.contains(&id) {
+            self.siblings.push(id);
+        }
+    }
+
+    pub(crate) fn left(&mut self, id: NPortId) {
+        self.siblings.retain(|s| *s != id);
+    }
+
+    /// The ports of a host; none if the host is not known.
+    pub(crate) fn ports(&self, host: &HostAddress) -> Vec<NPortId> {
+        if *host == self.own_host {
+            let mut ports = vec![self.own_id];
+            ports.extend_from_slice(&self.siblings);
+            return ports;
+        }
+        self.hosts
+            .iter()
+            .filter(|(address, _)| address == host)
+            .flat_map(|(_, ids)| ids.iter().copied())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_host_is_us_and_our_siblings() {
+        let id = |n| NPortId::new(n).unwrap();
+        let (own, other) = (HostAddress([1; 16]), HostAddress([2; 16]));
+        let mut n = Neighbours::new(own, id(1), vec![id(1)], vec![(other, vec![id(9)])]);
+        n.joined(id(2));
+        n.joined(id(2));
+        n.joined(id(1));
+        assert_eq!(n.ports(&own), [id(1), id(2)]);
+        assert_eq!(n.ports(&other), [id(9)]);
+        assert!(n.ports(&HostAddress([3; 16])).is_empty());
+        n.left(id(2));
+        assert_eq!(n.ports(&own), [id(1)]);
+    }
+}

@@ -1,0 +1,587 @@
+//! NICs, VIs and completion queues by handle: what the front end calls.
+//!
+//! Every function takes handles as programs hold them and checks them: a stale
+//! or made-up one gives [`ControlError::InvalidParameter`]. All of them may be
+//! called from any thread.
+
+use std::time::Duration;
+
+use fcvi_frame::connect::{Attributes, NetAddress};
+use vi_engine::EndpointState;
+
+use crate::config::NicConfig;
+use crate::control::{self, ControlError, Outcome};
+use crate::descriptor::RawDescriptor;
+use crate::device::{self, Device, device_of};
+use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
+use crate::instance::Handler;
+use crate::memory::{RegionAttributes, RegionError, TagCheck};
+use crate::open::OpenError;
+use crate::post::{Header, PostRules};
+use crate::progress::wait;
+use crate::queue::{PostEnd, Reaped, Slot, WorkQueue};
+use crate::sync::Ordering;
+use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
+
+fn nic(handle: u64) -> Outcome<&'static Device> {
+    let raw = RawHandle::unpack(handle);
+    if raw.kind != Kind::Nic as u8 {
+        return Err(ControlError::InvalidParameter);
+    }
+    device_of(raw.device)
+        .filter(|device| device.instances.is_open(handle))
+        .ok_or(ControlError::InvalidParameter)
+}
+
+#[inline]
+fn vi(handle: u64) -> Outcome<&'static ViShared> {
+    vi_of(handle).ok_or(ControlError::InvalidParameter)
+}
+
+/// Opens a NIC; each opening has its own handle (VIPL 3.1.1).
+pub fn open(config: &NicConfig) -> Result<u64, OpenError> {
+    device::open(config).map(|(_, instance)| instance)
+}
+
+/// Ends one opening and releases what it owns (VIPL 3.1.2).
+pub fn close(handle: u64) -> Outcome<()> {
+    let device = nic(handle)?;
+    device::close(device, handle);
+    Ok(())
+}
+
+/// What is fixed about an open NIC.
+#[derive(Clone, Copy, Debug)]
+pub struct NicInfo {
+    /// Its configuration.
+    pub config: &'static NicConfig,
+    /// Its host address; valid for the life of the process.
+    pub host: &'static [u8; 16],
+    /// User bytes in a frame of a send.
+    pub native_mtu_bytes: u32,
+}
+
+/// What is fixed about an open NIC (VIPL 3.7.1).
+pub fn info(handle: u64) -> Outcome<NicInfo> {
+    let device = nic(handle)?;
+    let held = device.hold();
+    let poller = held.as_ref().ok_or(ControlError::InvalidParameter)?;
+    let data_field = u32::from(poller.engine.config().data_field_bytes);
+    Ok(NicInfo {
+        config: &device.config,
+        host: &device.host,
+        native_mtu_bytes: data_field.saturating_sub(16),
+    })
+}
+
+/// All counters of a NIC by name.
+pub fn counters(handle: u64) -> Outcome<Vec<(String, u64)>> {
+    Ok(nic(handle)?.counters())
+}
+
+/// Sets the error handler of an opening; `None` for the default one (VIPL 3.8.1).
+pub fn set_error_handler(handle: u64, handler: Option<Handler>) -> Outcome<()> {
+    if nic(handle)?.instances.set_handler(handle, handler) {
+        Ok(())
+    } else {
+        Err(ControlError::InvalidParameter)
+    }
+}
+
+/// Makes a protection tag (VIPL 3.4.1).
+pub fn create_ptag(handle: u64) -> Outcome<u64> {
+    let device = nic(handle)?;
+    device
+        .instances
+        .create_tag(device.number(), handle, device.config.max_ptags)
+        .ok_or(ControlError::Resource)
+}
+
+/// Ends a protection tag that nothing uses (VIPL 3.4.2).
+pub fn destroy_ptag(handle: u64, ptag: u64) -> Outcome<()> {
+    let device = nic(handle)?;
+    let tag = device
+        .instances
+        .tag(device.number(), ptag)
+        .ok_or(ControlError::InvalidParameter)?;
+    if control::tag_in_use(device, tag) {
+        return Err(ControlError::Resource);
+    }
+    device.instances.destroy_tag(tag);
+    Ok(())
+}
+
+/// Attributes of a region, with the tag as a handle; 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemSettings {
+    /// Protection tag.
+    pub ptag: u64,
+    /// Peers may write.
+    pub rdma_write: bool,
+    /// Peers may read.
+    pub rdma_read: bool,
+}
+
+/// Registers memory; returns its handle (VIPL 3.4.3).
+///
+/// # Safety
+/// The range stays mapped until it is deregistered, and the program bears that the
+/// provider and, if it says so, peers read and write it.
+pub unsafe fn register(
+    handle: u64,
+    address: u64,
+    length_bytes: u64,
+    settings: &MemSettings,
+) -> Outcome<u32> {
+    let device = nic(handle)?;
+    let tag = if settings.ptag == 0 {
+        if device.config.protection == crate::config::Protection::Strict {
+            return Err(ControlError::Ptag);
+        }
+        0
+    } else {
+        device
+            .instances
+            .tag(device.number(), settings.ptag)
+            .ok_or(ControlError::Ptag)?
+    };
+    if settings.rdma_read {
+        return Err(ControlError::RdmaRead);
+    }
+    let mut seed = [0u8; 2];
+    device::random_bytes(&mut seed);
+    let attributes = RegionAttributes {
+        tag,
+        rdma_write: settings.rdma_write,
+        rdma_read: settings.rdma_read,
+    };
+    device
+        .regions
+        .register(
+            handle,
+            address,
+            length_bytes,
+            attributes,
+            u16::from_ne_bytes(seed),
+        )
+        .map_err(|e| match e {
+            RegionError::Invalid => ControlError::InvalidParameter,
+            RegionError::Resource => ControlError::Resource,
+        })
+}
+
+/// Ends a registration (VIPL 3.4.4). When this returns, nothing touches the memory any more.
+pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
+    let device = nic(handle)?;
+    let _no_turn_runs = device.hold();
+    if device.regions.deregister(address, region) {
+        Ok(())
+    } else {
+        Err(ControlError::InvalidParameter)
+    }
+}
+
+/// Attributes of a registration (VIPL 3.7.5).
+pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettings> {
+    let device = nic(handle)?;
+    let found = device
+        .regions
+        .query(address, region)
+        .ok_or(ControlError::InvalidParameter)?;
+    Ok(MemSettings {
+        ptag: if found.tag == 0 {
+            0
+        } else {
+            RawHandle::pack(Kind::Ptag, device.number(), 1, found.tag)
+        },
+        rdma_write: found.rdma_write,
+        rdma_read: found.rdma_read,
+    })
+}
+
+/// Makes a completion queue of at least so many entries (VIPL 3.6.1).
+pub fn create_cq(handle: u64, entries: u64) -> Outcome<u64> {
+    control::create_cq(nic(handle)?, handle, entries)
+}
+
+/// Ends a completion queue (VIPL 3.6.2).
+pub fn destroy_cq(handle: u64) -> Outcome<()> {
+    control::destroy_cq(cq_of(handle).ok_or(ControlError::InvalidParameter)?)
+}
+
+/// Makes a VI (VIPL 3.2.1); 0 for a completion queue means none.
+pub fn create_vi(
+    handle: u64,
+    settings: &ViSettings,
+    send_cq: u64,
+    recv_cq: u64,
+) -> Outcome<u64> {
+    let device = nic(handle)?;
+    let cq = |raw: u64| {
+        if raw == 0 {
+            return Ok(None);
+        }
+        cq_of(raw)
+            .filter(|cq| core::ptr::eq(cq.device, device))
+            .map(Some)
+            .ok_or(ControlError::InvalidParameter)
+    };
+    let (send_cq, recv_cq) = (cq(send_cq)?, cq(recv_cq)?);
+    control::create_vi(device, handle, settings, send_cq, recv_cq)
+}
+
+/// Ends a VI (VIPL 3.2.2).
+pub fn destroy_vi(handle: u64) -> Outcome<()> {
+    control::destroy_vi(vi(handle)?)
+}
+
+/// What VipQueryVi tells (VIPL 3.7.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ViInfo {
+    /// State.
+    pub state: EndpointState,
+    /// Attributes as given.
+    pub settings: ViSettings,
+    /// Nothing on the send queue.
+    pub send_empty: bool,
+    /// Nothing on the receive queue.
+    pub recv_empty: bool,
+}
+
+/// State and attributes of a VI.
+pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
+    let vi = vi(handle)?;
+    vi.device.poll();
+    Ok(ViInfo {
+        state: control::state(vi),
+        settings: vi.settings(),
+        send_empty: vi.send.is_empty(),
+        recv_empty: vi.recv.is_empty(),
+    })
+}
+
+/// Which work queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Receive,
+}
+
+impl ViShared {
+    #[inline]
+    fn queue(&self, queue: Queue) -> &WorkQueue {
+        match queue {
+            Queue::Send => &self.send,
+            Queue::Receive => &self.recv,
+        }
+    }
+
+    #[inline]
+    fn rules(&self) -> PostRules<'_> {
+        let tag = self.tag.load(Ordering::Relaxed);
+        PostRules {
+            regions: &self.device.regions,
+            tag: if tag == 0 {
+                TagCheck::Lenient
+            } else {
+                TagCheck::Tag(tag)
+            },
+            max_segments: self.device.config.max_segments_per_descriptor,
+            max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// A post that breaks the VI (VIPL 6.3.1); the poller does the rest.
+    #[cold]
+    fn break_by_post(&'static self, code: ErrorCode, descriptor: u64, queue: Queue) {
+        self.device.events.push(AsyncEvent {
+            vi: self.live_handle(),
+            instance: self.instance(),
+            descriptor,
+            op_code: match queue {
+                Queue::Send => 0,
+                Queue::Receive => 1,
+            },
+            resource: match code {
+                ErrorCode::ViOverrun => ResourceCode::Vi,
+                _ => ResourceCode::Descriptor,
+            },
+            code,
+        });
+        self.broken.store(true, Ordering::Release);
+        self.device.doorbells.ring(self.index.0);
+        self.device.poll();
+    }
+
+    /// Parses a descriptor and posts it.
+    ///
+    /// # Safety
+    /// As for [`post`].
+    #[inline]
+    unsafe fn post(
+        &'static self,
+        queue: Queue,
+        end: &mut PostEnd,
+        address: u64,
+        region: u32,
+    ) -> Result<(), ErrorCode> {
+        let rules = self.rules();
+        // SAFETY: registered memory stays mapped, as `register` demands.
+        let header = unsafe { Header::read(&rules, address, region) };
+        let Ok(header) = header else {
+            return Err(ErrorCode::PostDesc);
+        };
+        let fill = |slot: &mut Slot| match queue {
+            // SAFETY: as above.
+            Queue::Send => unsafe { header.fill_send(&rules, slot) },
+            // SAFETY: as above.
+            Queue::Receive => unsafe { header.fill_receive(&rules, slot) },
+        };
+        if self.queue(queue).post(end, fill) {
+            Ok(())
+        } else {
+            Err(ErrorCode::ViOverrun)
+        }
+    }
+}
+
+/// Posts a descriptor (VIPL 3.5.1, 3.5.4). What is wrong with it is told by its status,
+/// or by an asynchronous error if it cannot even be read.
+///
+/// # Safety
+/// Until it is reaped, the descriptor and its buffers belong to the provider.
+#[inline]
+pub unsafe fn post(
+    handle: u64,
+    queue: Queue,
+    descriptor: *mut RawDescriptor,
+    region: u32,
+) -> Outcome<()> {
+    let vi = vi(handle)?;
+    let address = descriptor as u64;
+    let posted = {
+        let mut end = vi.queue(queue).post_end.spin_hold();
+        // SAFETY: passed on from our caller.
+        unsafe { vi.post(queue, &mut end, address, region) }
+    };
+    if let Err(code) = posted {
+        vi.break_by_post(code, address, queue);
+        return Ok(());
+    }
+    match queue {
+        Queue::Send => vi.device.kick(vi),
+        Queue::Receive if vi.state() == EndpointState::Error => {
+            vi.device.doorbells.ring(vi.index.0);
+            vi.device.poll();
+        }
+        Queue::Receive => {}
+    }
+    Ok(())
+}
+
+/// What a look at a work queue found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The head was complete; it is off the queue.
+    Completed {
+        /// The descriptor.
+        descriptor: *mut RawDescriptor,
+        /// Its status word.
+        status: u32,
+    },
+    /// The head is not complete.
+    NotDone,
+    /// Nothing is posted.
+    Empty,
+}
+
+#[inline]
+fn reap(vi: &ViShared, queue: Queue) -> Done {
+    let queue = vi.queue(queue);
+    let mut end = queue.reap_end.spin_hold();
+    match queue.reap(&mut end) {
+        Reaped::Done { address, status } => Done::Completed {
+            descriptor: address as *mut RawDescriptor,
+            status,
+        },
+        Reaped::Pending => Done::NotDone,
+        Reaped::Empty => Done::Empty,
+    }
+}
+
+/// Takes the head of a work queue if it is complete (VIPL 3.5.2, 3.5.5).
+#[inline]
+pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
+    let vi = vi(handle)?;
+    let found = reap(vi, queue);
+    if found != Done::NotDone {
+        return Ok(found);
+    }
+    vi.device.poll();
+    Ok(reap(vi, queue))
+}
+
+/// Waits for the head of a work queue (VIPL 3.5.3, 3.5.6); `None` waits for ever.
+pub fn wait_done(handle: u64, queue: Queue, limit: Option<Duration>) -> Outcome<Done> {
+    let vi = vi(handle)?;
+    let cq = match queue {
+        Queue::Send => &vi.send_cq,
+        Queue::Receive => &vi.recv_cq,
+    };
+    if cq.load(Ordering::Relaxed) != 0 {
+        return Err(ControlError::Resource);
+    }
+    wait(vi.device, limit, || {
+        if !vi.is_live(handle) {
+            return Some(Err(ControlError::InvalidParameter));
+        }
+        match reap(vi, queue) {
+            Done::NotDone => None,
+            found => Some(Ok(found)),
+        }
+    })?
+}
+
+/// An entry of a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqEntry {
+    /// The VI.
+    pub vi: u64,
+    /// Its receive queue, else its send queue.
+    pub receive: bool,
+}
+
+#[inline]
+fn take(cq: &crate::vi::CqShared) -> Option<CqEntry> {
+    let mut end = cq.ring.take_end.spin_hold();
+    loop {
+        let entry = cq.ring.take(&mut end)?;
+        // An entry whose descriptor was reaped directly tells nothing any more.
+        if crate::vi::entry_is_live(&entry) {
+            return Some(CqEntry {
+                vi: entry.vi,
+                receive: entry.receive,
+            });
+        }
+    }
+}
+
+/// Takes the oldest entry of a completion queue, if there is one (VIPL 3.5.7).
+#[inline]
+pub fn cq_done(handle: u64) -> Outcome<Option<CqEntry>> {
+    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    if let Some(entry) = take(cq) {
+        return Ok(Some(entry));
+    }
+    cq.device.poll();
+    Ok(take(cq))
+}
+
+/// Waits for an entry of a completion queue (VIPL 3.5.8); `None` waits for ever.
+pub fn cq_wait(handle: u64, limit: Option<Duration>) -> Outcome<CqEntry> {
+    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    wait(cq.device, limit, || {
+        if !cq.is_live(handle) {
+            return Some(Err(ControlError::InvalidParameter));
+        }
+        take(cq).map(Ok)
+    })?
+}
+
+/// A request that was matched.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Handle to accept or reject it.
+    pub conn: u64,
+    /// The client's name for the connection.
+    pub remote: NetAddress,
+    /// Attributes of the client's VI.
+    pub attributes: Attributes,
+}
+
+/// Waits for a connection request (VIPL 3.3.1).
+pub fn connect_wait(
+    handle: u64,
+    local: &NetAddress,
+    limit: Option<Duration>,
+) -> Outcome<Request> {
+    let device = nic(handle)?;
+    if local.host.0 != device.host {
+        return Err(ControlError::InvalidParameter);
+    }
+    let found = control::connect_wait(device, local, limit)?;
+    Ok(Request {
+        conn: device
+            .instances
+            .add_conn(device.number(), handle, found.conn),
+        remote: found.remote,
+        attributes: found.attributes,
+    })
+}
+
+fn conn(handle: u64) -> Outcome<(&'static Device, vi_engine::ConnId)> {
+    let raw = RawHandle::unpack(handle);
+    if raw.kind != Kind::Conn as u8 {
+        return Err(ControlError::InvalidParameter);
+    }
+    let device = device_of(raw.device).ok_or(ControlError::InvalidParameter)?;
+    let id = device
+        .instances
+        .conn(handle)
+        .ok_or(ControlError::InvalidParameter)?;
+    Ok((device, id))
+}
+
+/// Accepts a request (VIPL 3.3.2). The handle stays valid if the attributes conflict or the
+/// VI is not Idle; else it is used up.
+pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
+    let (device, id) = conn(conn_handle)?;
+    let vi = vi(vi_handle)?;
+    if !core::ptr::eq(vi.device, device) {
+        return Err(ControlError::InvalidParameter);
+    }
+    let outcome = control::connect_accept(device, id, vi);
+    let again = matches!(
+        outcome,
+        Err(ControlError::InvalidState
+            | ControlError::ReliabilityLevel
+            | ControlError::Mtu
+            | ControlError::Qos)
+    );
+    if !again {
+        device.instances.remove_conn(conn_handle);
+    }
+    outcome
+}
+
+/// Rejects a request (VIPL 3.3.3); the handle is used up.
+pub fn connect_reject(conn_handle: u64) -> Outcome<()> {
+    let (device, id) = conn(conn_handle)?;
+    device.instances.remove_conn(conn_handle);
+    match control::connect_reject(device, id) {
+        // The client gave up before: both sides agree that there is no connection (VIPL 6.7).
+        Ok(()) | Err(ControlError::InvalidParameter) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Requests a connection (VIPL 3.3.4); `None` for no time-out.
+pub fn connect_request(
+    vi_handle: u64,
+    local: &NetAddress,
+    remote: &NetAddress,
+    limit: Option<Duration>,
+) -> Outcome<Attributes> {
+    let vi = vi(vi_handle)?;
+    if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
+        return Err(ControlError::InvalidParameter);
+    }
+    control::connect_request(vi, local, remote, limit)
+}
+
+/// Ends a connection and flushes both queues (VIPL 3.3.5).
+pub fn disconnect(handle: u64) -> Outcome<()> {
+    control::disconnect(vi(handle)?)
+}

@@ -1,0 +1,219 @@
+//! A NIC brought up from its configuration: port, layers, N_Port, engine.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::UnixDatagram;
+
+use fcvi_frame::ethernet::{ETHERTYPE_FCOE, ETHERTYPE_FIP, MacAddress};
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::fcoe;
+use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
+use pmd_port::layer::{fault, pcapng};
+use pmd_port::shm::{ShmConfig, ShmPort};
+use pmd_port::Port;
+use vi_engine::{Engine, EngineConfig};
+
+use crate::config::{FaultConfig, NicConfig, PortKind};
+use crate::datapath::Datapath;
+use crate::device::{Device, random_bytes};
+use crate::doorbell::MAX_VI;
+use crate::neighbours::Neighbours;
+use crate::poller::Poller;
+
+/// Why a NIC could not be opened, and what to do about it.
+#[derive(Debug)]
+pub struct OpenError(String);
+
+impl OpenError {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// A port, our N_Port_ID on it, and what proves that the ID is ours.
+struct Station {
+    port: Box<dyn Port>,
+    id: NPortId,
+    claim: Option<OwnedFd>,
+}
+
+/// Builds the poller of a device.
+pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
+    let config = &device.config;
+    let station = match config.port {
+        PortKind::Shm => open_shm(config)?,
+        PortKind::AfPacket => open_af_packet(config)?,
+    };
+    let mut port = station.port;
+    if let Some(faults) = &config.fault {
+        let injector = fault::FaultInjector::new(port, fault_rates(faults))
+            .map_err(|e| OpenError::new(format!("fault: {e}")))?;
+        log::info!("{}: faults are injected: {faults:?}", config.name);
+        port = Box::new(injector);
+    }
+    if let Some(path) = &config.capture {
+        let tee = pcapng::PcapngTee::create(port, path)
+            .map_err(|e| OpenError::new(format!("capture {}: {e}", path.display())))?;
+        port = Box::new(tee);
+    }
+    let capabilities = port.capabilities().clone();
+    let data_field = data_field_bytes(capabilities.max_frame_bytes)?;
+    let mut engine_config = EngineConfig::new(station.id, config.host_address());
+    let mut seed = [0u8; 24];
+    random_bytes(&mut seed);
+    let (first, names) = seed.split_at(8);
+    engine_config.port_name = local_name(names, 0);
+    engine_config.node_name = local_name(names, 8);
+    engine_config.data_field_bytes = data_field;
+    engine_config.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
+    engine_config.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
+    engine_config.ulp_timeout_ns = config.ulp_timeout_ms() * 1_000_000;
+    engine_config.silent_port_ns = config.silent_port_ms * 1_000_000;
+    engine_config.probe_interval_ns = match config.port {
+        // The segment itself tells who died.
+        PortKind::Shm => 0,
+        PortKind::AfPacket => config.probe_interval_ms * 1_000_000,
+    };
+    let max_vi = config.max_vi.min(MAX_VI);
+    engine_config.max_vi = max_vi;
+    engine_config.max_incoming = config.max_incoming;
+    let neighbours = neighbours(config, station.id)?;
+    log::info!(
+        "{}: {} {} as N_Port {}, host {}, {} bytes a frame, {:?} progress",
+        config.name,
+        capabilities.driver,
+        capabilities.device,
+        station.id,
+        config.host_address(),
+        data_field,
+        config.progress,
+    );
+    let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
+    let engine = Engine::new(engine_config, first);
+    let path = Datapath::new(port, &device.regions, &device.events, max_vi);
+    Ok(Poller::new(
+        engine,
+        path,
+        neighbours,
+        max_vi,
+        station.claim,
+    ))
+}
+
+/// What fits into one frame of the port.
+fn data_field_bytes(max_frame_bytes: usize) -> Result<u16, OpenError> {
+    let overhead = 14 + fcoe::FCOE_HEADER_BYTES + 24 + fcoe::FCOE_TRAILER_BYTES;
+    let room = max_frame_bytes.saturating_sub(overhead) & !3;
+    if room < fcoe::MIN_DATA_FIELD_BYTES {
+        return Err(OpenError::new(format!(
+            "frames of {max_frame_bytes} bytes are too short for FCoE: raise the interface's MTU"
+        )));
+    }
+    Ok(room.min(fcoe::MAX_DATA_FIELD_BYTES) as u16)
+}
+
+/// A locally assigned name (NAA 3) that no other opening of a NIC has.
+fn local_name(random: &[u8], at: usize) -> u64 {
+    let mut name = [0u8; 8];
+    for (to, from) in name.iter_mut().zip(random.iter().skip(at)) {
+        *to = *from;
+    }
+    u64::from_be_bytes(name) >> 4 | 0x3 << 60
+}
+
+fn neighbours(config: &NicConfig, id: NPortId) -> Result<Neighbours, OpenError> {
+    let text = |e: crate::config::ConfigError| OpenError::new(e.to_string());
+    let siblings = match config.port {
+        PortKind::Shm => Vec::new(),
+        PortKind::AfPacket => config.own_ids().map_err(text)?,
+    };
+    Ok(Neighbours::new(
+        config.host_address(),
+        id,
+        siblings,
+        config.neighbours().map_err(text)?,
+    ))
+}
+
+fn fault_rates(config: &FaultConfig) -> fault::FaultConfig {
+    let mut rates = fault::FaultConfig {
+        seed: config.seed,
+        ..fault::FaultConfig::default()
+    };
+    rates.tx = fault::FaultRates {
+        loss_ppm: config.loss_ppm,
+        duplicate_ppm: config.duplication_ppm,
+        reorder_ppm: config.reordering_ppm,
+        corrupt_ppm: config.corruption_ppm,
+        delay_ppm: config.delay_ppm,
+        ..rates.tx
+    };
+    if config.delay_turns > 0 {
+        rates.delay_turns_max = config.delay_turns;
+    }
+    rates
+}
+
+fn id_of(port: &dyn Port) -> Result<NPortId, OpenError> {
+    let mac = port.capabilities().mac;
+    NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]]))
+        .ok_or_else(|| OpenError::new("the port has no N_Port_ID"))
+}
+
+fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
+    let mut shm = ShmConfig::new(config.segment.clone());
+    if let Some(directory) = &config.directory {
+        shm.directory.clone_from(directory);
+    }
+    shm.slots_per_ring = config.ring_frames;
+    shm.max_stations = config.max_stations;
+    let port = ShmPort::open(shm).map_err(|e| OpenError::new(e.to_string()))?;
+    let id = id_of(&port)?;
+    Ok(Station {
+        port: Box::new(port),
+        id,
+        claim: None,
+    })
+}
+
+fn open_af_packet(config: &NicConfig) -> Result<Station, OpenError> {
+    let ids = config
+        .own_ids()
+        .map_err(|e| OpenError::new(e.to_string()))?;
+    let (id, claim) = ids
+        .iter()
+        .find_map(|id| claim(&config.interface, *id).map(|fd| (*id, fd)))
+        .ok_or_else(|| {
+            OpenError::new(format!(
+                "n_port_ids = {:?}: all of them are in use by other programs on {}; give a larger range",
+                config.n_port_ids, config.interface
+            ))
+        })?;
+    let mut packet = AfPacketConfig::new(config.interface.clone(), MacAddress::vn2vn(id).0);
+    packet.ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
+    packet.rx_frames = config.rx_frames;
+    packet.tx_frames = config.tx_frames;
+    let port = AfPacketPort::open(packet).map_err(|e| OpenError::new(e.to_string()))?;
+    Ok(Station {
+        port: Box::new(port),
+        id,
+        claim: Some(claim),
+    })
+}
+
+/// Takes an N_Port_ID on an interface for this process, as long as the descriptor is
+/// open: a name in the network namespace that only one socket can have.
+fn claim(interface: &str, id: NPortId) -> Option<OwnedFd> {
+    let name = format!("viaduct/n_port/{interface}/{id}");
+    let address = SocketAddr::from_abstract_name(name).ok()?;
+    UnixDatagram::bind_addr(&address).ok().map(OwnedFd::from)
+}

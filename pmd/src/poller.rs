@@ -1,0 +1,227 @@
+//! The one poll loop: frames in, timers, doorbells, frames out.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use fcvi_frame::fc::NPortId;
+use pmd_port::{BURST, MbufBatch, PortEvent, WakeSource};
+use vi_engine::{Engine, Pumped, ViIndex};
+
+use crate::clock::Clock;
+use crate::datapath::Datapath;
+use crate::doorbell::Doorbells;
+use crate::neighbours::Neighbours;
+
+/// Frames that one VI may send before the next one has its turn.
+const VI_BUDGET_FRAMES: u32 = 32;
+/// VIs that are served in one turn.
+const TURN_BUDGET_VIS: usize = 16;
+/// Timers that are served in one turn.
+const TIMER_BUDGET: u32 = 64;
+
+/// All state of a NIC that one thread at a time works on.
+pub(crate) struct Poller {
+    pub(crate) engine: Engine,
+    pub(crate) path: Datapath,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) clock: Clock,
+    rx: MbufBatch,
+    port_events: Vec<PortEvent>,
+    run: VecDeque<ViIndex>,
+    /// VIs in the Error state: what is posted there is flushed.
+    errored: VecDeque<ViIndex>,
+    /// The NIC's thread sleeps on this until a frame comes.
+    pub(crate) armed: Option<WakeSource>,
+    /// Turns taken, and turns that did something.
+    pub(crate) turns: u64,
+    pub(crate) busy_turns: u64,
+    /// What keeps our N_Port_ID ours.
+    _claim: Option<OwnedFd>,
+}
+
+impl Poller {
+    pub(crate) fn new(
+        engine: Engine,
+        path: Datapath,
+        neighbours: Neighbours,
+        max_vi: u32,
+        claim: Option<OwnedFd>,
+    ) -> Self {
+        Self {
+            engine,
+            path,
+            neighbours,
+            clock: Clock::new(),
+            rx: MbufBatch::new(),
+            port_events: Vec::with_capacity(64),
+            run: VecDeque::with_capacity(max_vi as usize),
+            errored: VecDeque::with_capacity(max_vi as usize),
+            armed: None,
+            turns: 0,
+            busy_turns: 0,
+            _claim: claim,
+        }
+    }
+
+    /// One turn of bounded work. True if anything was done.
+    #[inline]
+    pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
+        self.path.turn += 1;
+        self.turns += 1;
+        let now_ns = self.clock.now_ns();
+        self.engine.set_now(now_ns);
+        let mut worked = self.receive(now_ns);
+        if self.engine.poll_timeout().is_some_and(|at| at <= now_ns) {
+            self.engine
+                .handle_timeout(now_ns, TIMER_BUDGET, &mut self.path);
+            worked = true;
+        }
+        if self.path.port.events(&mut self.port_events) {
+            self.port_events(now_ns);
+            worked = true;
+        }
+        doorbells.drain(|vi| self.enqueue(ViIndex(vi)));
+        if !self.run.is_empty() {
+            worked |= self.serve(now_ns);
+        }
+        if !self.errored.is_empty() {
+            self.flush_one_errored();
+        }
+        if !self.path.failed.is_empty() {
+            self.fail_vis(now_ns);
+        }
+        self.path.flush();
+        self.busy_turns += u64::from(worked);
+        worked
+    }
+
+    #[inline]
+    fn receive(&mut self, now_ns: u64) -> bool {
+        let count = self.path.port.rx_burst(&mut self.rx, BURST);
+        if count == 0 {
+            return false;
+        }
+        while let Some(mbuf) = self.rx.pop() {
+            self.engine
+                .handle_frame(now_ns, mbuf.bytes(), &mut self.path);
+            self.path.port.free(mbuf);
+        }
+        true
+    }
+
+    fn enqueue(&mut self, vi: ViIndex) {
+        if let Some(path) = self.path.vi(vi) {
+            if !path.queued {
+                path.queued = true;
+                self.run.push_back(vi);
+            }
+        }
+    }
+
+    /// Serves VIs that have something to send. True if a descriptor or frame moved on.
+    fn serve(&mut self, now_ns: u64) -> bool {
+        let mut worked = false;
+        for _ in 0..self.run.len().min(TURN_BUDGET_VIS) {
+            let Some(vi) = self.run.pop_front() else {
+                break;
+            };
+            match self.pump(now_ns, vi) {
+                Pumped::Idle => {
+                    worked = true;
+                    if let Some(path) = self.path.vi(vi) {
+                        path.queued = false;
+                    }
+                }
+                Pumped::More => {
+                    worked = true;
+                    self.run.push_back(vi);
+                }
+                Pumped::Blocked => self.run.push_back(vi),
+            }
+        }
+        worked
+    }
+
+    #[inline]
+    fn pump(&mut self, now_ns: u64, vi: ViIndex) -> Pumped {
+        let Some(path) = self.path.vi(vi) else {
+            return Pumped::Idle;
+        };
+        if path
+            .shared
+            .broken
+            .load(crate::sync::Ordering::Acquire)
+        {
+            path.shared
+                .broken
+                .store(false, crate::sync::Ordering::Relaxed);
+            self.engine.fail_vi(now_ns, vi, &mut self.path);
+            self.note_error(vi);
+        }
+        self.engine
+            .pump(now_ns, vi, VI_BUDGET_FRAMES, &mut self.path)
+    }
+
+    /// Sends what was just posted on this VI, at once; what does not fit waits its turn.
+    #[inline]
+    pub(crate) fn kick(&mut self, vi: ViIndex) {
+        if self.path.vi(vi).is_none_or(|path| path.queued) {
+            return;
+        }
+        self.path.turn += 1;
+        let now_ns = self.clock.last_ns();
+        if self.pump(now_ns, vi) != Pumped::Idle {
+            self.enqueue(vi);
+        }
+        if !self.path.failed.is_empty() {
+            self.fail_vis(now_ns);
+        }
+        self.path.flush();
+    }
+
+    fn port_events(&mut self, now_ns: u64) {
+        while let Some(event) = self.port_events.pop() {
+            let (mac, joined) = match event {
+                PortEvent::Joined(n) => (n.mac, true),
+                PortEvent::Left(n) => (n.mac, false),
+            };
+            let Some(id) = NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]])) else {
+                continue;
+            };
+            if joined {
+                self.neighbours.joined(id);
+            } else {
+                self.neighbours.left(id);
+                self.engine.peer_lost(now_ns, id, &mut self.path);
+            }
+        }
+    }
+
+    #[cold]
+    fn fail_vis(&mut self, now_ns: u64) {
+        while let Some(vi) = self.path.failed.pop() {
+            self.engine.fail_vi(now_ns, vi, &mut self.path);
+            self.note_error(vi);
+        }
+    }
+
+    /// Remembers a VI whose later posts must be flushed.
+    fn note_error(&mut self, vi: ViIndex) {
+        if !self.errored.contains(&vi) {
+            self.errored.push_back(vi);
+        }
+    }
+
+    /// One VI a turn: bounded work however many are in the Error state.
+    fn flush_one_errored(&mut self) {
+        use vi_engine::{EndpointState, Host};
+        let Some(vi) = self.errored.pop_front() else {
+            return;
+        };
+        if self.engine.state(vi) == Some(EndpointState::Error) {
+            self.path.flush_sends(vi);
+            self.path.flush_receives(vi);
+            self.errored.push_back(vi);
+        }
+    }
+}

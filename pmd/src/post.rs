@@ -1,0 +1,338 @@
+//! A descriptor parsed and copied once, when it is posted (VIPL 5).
+//!
+//! Nothing here completes a descriptor: what is wrong with it is remembered in
+//! its slot, and the poller tells it in queue order. Only a descriptor that
+//! cannot even be read is refused (Post Descriptor Error, VIPL 3.8.1).
+
+use crate::descriptor::{
+    ALIGNMENT_BYTES, CONTROL_BYTES, ControlSegment, DataSegment, SEGMENT_BYTES, control, status,
+};
+use crate::memory::table::RegionTable;
+use crate::memory::{Access, TagCheck, copy};
+use crate::queue::Slot;
+
+/// What a descriptor is checked against.
+#[derive(Clone, Copy)]
+pub(crate) struct PostRules<'a> {
+    pub(crate) regions: &'a RegionTable,
+    pub(crate) tag: TagCheck,
+    pub(crate) max_segments: u32,
+    pub(crate) max_transfer_bytes: u32,
+}
+
+/// The descriptor's own memory is not usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable;
+
+/// A descriptor's control segment, read once, and where its segments are.
+pub(crate) struct Header {
+    address: u64,
+    handle: u32,
+    control: ControlSegment,
+    readable: bool,
+}
+
+impl Header {
+    /// Reads the control segment and clears its status.
+    ///
+    /// # Safety
+    /// A region that `handle` names stays mapped while it is registered.
+    #[inline]
+    pub(crate) unsafe fn read(
+        rules: &PostRules<'_>,
+        address: u64,
+        handle: u32,
+    ) -> Result<Self, Unreadable> {
+        let inside = |bytes| {
+            rules
+                .regions
+                .check(handle, rules.tag, address, bytes, Access::Write)
+        };
+        if address % ALIGNMENT_BYTES != 0 || !inside(CONTROL_BYTES) {
+            return Err(Unreadable);
+        }
+        let pointer = address as *mut ControlSegment;
+        // SAFETY: 32 aligned bytes inside a registered, mapped region. The application
+        // owns them; a race with it yields some value, which is then checked.
+        let control = unsafe { pointer.read_volatile() };
+        let bytes = CONTROL_BYTES + u64::from(control.segment_count) * SEGMENT_BYTES;
+        let readable = inside(bytes);
+        if !readable && u32::from(control.segment_count) <= rules.max_segments {
+            return Err(Unreadable);
+        }
+        // SAFETY: inside the same 32 bytes.
+        let word = unsafe { &raw mut (*pointer).status };
+        // SAFETY: as above; the region is writable (`Access::Write`).
+        unsafe { word.write_volatile(0) };
+        Ok(Self {
+            address,
+            handle,
+            control,
+            readable,
+        })
+    }
+
+    /// # Safety
+    /// As for [`Header::read`], and `index < segment_count` of a readable descriptor.
+    #[inline]
+    unsafe fn segment(&self, index: usize) -> DataSegment {
+        let at = self.address + CONTROL_BYTES + index as u64 * SEGMENT_BYTES;
+        // SAFETY: 16 aligned bytes inside the checked range of the descriptor.
+        unsafe { (at as *const DataSegment).read_volatile() }
+    }
+
+    fn begin(&self, slot: &mut Slot) {
+        slot.address = self.address;
+        slot.handle = self.handle;
+        slot.control = self.control.control;
+        slot.immediate = self.control.immediate_data;
+        slot.length_bytes = 0;
+        slot.remote_address = 0;
+        slot.remote_handle = 0;
+        slot.fault = 0;
+        slot.status = 0;
+        slot.segments_mut(0);
+    }
+
+    /// Copies the data segments from `first` on and returns the sum of their lengths.
+    ///
+    /// # Safety
+    /// As for [`Header::read`].
+    #[inline]
+    unsafe fn copy_segments(&self, slot: &mut Slot, first: usize) -> u64 {
+        let count = (self.control.segment_count as usize).saturating_sub(first);
+        let mut sum = 0u64;
+        for (index, segment) in slot.segments_mut(count).iter_mut().enumerate() {
+            // SAFETY: `first + index` is below the segment count; checked readable.
+            *segment = unsafe { self.segment(first + index) };
+            sum += u64::from(segment.length);
+        }
+        sum
+    }
+
+    /// Fills a slot of a send queue.
+    ///
+    /// # Safety
+    /// As for [`Header::read`].
+    #[inline]
+    pub(crate) unsafe fn fill_send(&self, rules: &PostRules<'_>, slot: &mut Slot) {
+        self.begin(slot);
+        let op = self.control.control & control::OP_MASK;
+        if self.too_many_segments(rules) {
+            slot.fault = status::LENGTH_ERROR;
+            return;
+        }
+        let rdma_write = op == control::OP_RDMA_WRITE;
+        if self.control.control & control::RESERVED != 0
+            || self.control.reserved != 0
+            || !(op == control::OP_SEND_RECV || rdma_write)
+            || (rdma_write && self.control.segment_count == 0)
+        {
+            slot.fault = status::FORMAT_ERROR;
+            return;
+        }
+        if rdma_write {
+            // SAFETY: there is at least one segment and all of them are readable.
+            let remote = unsafe { self.segment(0) };
+            slot.remote_address = remote.address;
+            slot.remote_handle = remote.handle;
+            if remote.length != 0 {
+                // The reserved word of an address segment.
+                slot.fault = status::FORMAT_ERROR;
+                return;
+            }
+        }
+        // SAFETY: all segments are readable.
+        let sum = unsafe { self.copy_segments(slot, usize::from(rdma_write)) };
+        if sum != u64::from(self.control.length) || sum > u64::from(rules.max_transfer_bytes) {
+            slot.fault = status::LENGTH_ERROR;
+            return;
+        }
+        slot.length_bytes = self.control.length;
+    }
+
+    /// Fills a slot of a receive queue. Immediate and fence bits are ignored (VIPL 5.2).
+    ///
+    /// # Safety
+    /// As for [`Header::read`].
+    #[inline]
+    pub(crate) unsafe fn fill_receive(&self, rules: &PostRules<'_>, slot: &mut Slot) {
+        self.begin(slot);
+        if self.too_many_segments(rules) {
+            slot.fault = status::LENGTH_ERROR;
+            return;
+        }
+        if self.control.control & (control::RESERVED | control::OP_MASK) != 0
+            || self.control.reserved != 0
+        {
+            slot.fault = status::FORMAT_ERROR;
+            return;
+        }
+        // SAFETY: all segments are readable.
+        let sum = unsafe { self.copy_segments(slot, 0) };
+        slot.length_bytes = u32::try_from(sum).unwrap_or(u32::MAX);
+    }
+
+    fn too_many_segments(&self, rules: &PostRules<'_>) -> bool {
+        !self.readable || u32::from(self.control.segment_count) > rules.max_segments
+    }
+}
+
+/// May the data segments of a slot be used so?
+#[inline]
+pub(crate) fn segments_valid(
+    slot: &Slot,
+    regions: &RegionTable,
+    tag: TagCheck,
+    access: Access,
+) -> bool {
+    slot.data().iter().all(|s| {
+        s.length == 0 || regions.check(s.handle, tag, s.address, u64::from(s.length), access)
+    })
+}
+
+/// Where in a descriptor's data segments a message has got to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cursor {
+    at_bytes: u32,
+    segment: u32,
+    inside_bytes: u32,
+}
+
+impl Cursor {
+    /// Walks `length_bytes` of the segments from `offset_bytes` on: `step(address, from, to)`
+    /// for each piece, `from..to` counted from the walk's begin. False if they end before.
+    #[inline]
+    pub(crate) fn walk(
+        &mut self,
+        segments: &[DataSegment],
+        offset_bytes: u32,
+        length_bytes: usize,
+        mut step: impl FnMut(u64, core::ops::Range<usize>),
+    ) -> bool {
+        if self.at_bytes != offset_bytes {
+            *self = Self::default();
+            if !self.skip(segments, offset_bytes) {
+                return false;
+            }
+        }
+        let mut done = 0usize;
+        while done < length_bytes {
+            let Some(segment) = segments.get(self.segment as usize) else {
+                return false;
+            };
+            let left = segment.length - self.inside_bytes;
+            if left == 0 {
+                self.segment += 1;
+                self.inside_bytes = 0;
+                continue;
+            }
+            let piece = (left as usize).min(length_bytes - done);
+            step(
+                segment.address + u64::from(self.inside_bytes),
+                done..done + piece,
+            );
+            done += piece;
+            self.inside_bytes += piece as u32;
+        }
+        self.at_bytes = offset_bytes + length_bytes as u32;
+        true
+    }
+
+    fn skip(&mut self, segments: &[DataSegment], mut bytes: u32) -> bool {
+        self.at_bytes = bytes;
+        while bytes > 0 {
+            let Some(segment) = segments.get(self.segment as usize) else {
+                return false;
+            };
+            if segment.length > bytes {
+                self.inside_bytes = bytes;
+                return true;
+            }
+            bytes -= segment.length;
+            self.segment += 1;
+        }
+        true
+    }
+}
+
+/// Copies message bytes into the data segments of a slot.
+///
+/// # Safety
+/// The segments were found valid for [`Access::Write`] in this turn.
+#[inline]
+pub(crate) unsafe fn scatter(
+    cursor: &mut Cursor,
+    slot: &Slot,
+    offset_bytes: u32,
+    payload: &[u8],
+) -> bool {
+    cursor.walk(slot.data(), offset_bytes, payload.len(), |address, range| {
+        // SAFETY: inside a segment that the caller found valid.
+        unsafe { copy::write(address, &payload[range]) };
+    })
+}
+
+/// Copies message bytes out of the data segments of a slot.
+///
+/// # Safety
+/// The segments were found valid for [`Access::Read`] in this turn.
+#[inline]
+pub(crate) unsafe fn gather(
+    cursor: &mut Cursor,
+    slot: &Slot,
+    offset_bytes: u32,
+    to: &mut [u8],
+) -> bool {
+    let length = to.len();
+    cursor.walk(slot.data(), offset_bytes, length, |address, range| {
+        // SAFETY: inside a segment that the caller found valid.
+        unsafe { copy::read(address, &mut to[range]) };
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_walk_meets_every_byte_once_and_in_order(
+            lengths in proptest::collection::vec(0u32..50, 0..12),
+            cuts in proptest::collection::vec(1usize..40, 1..30),
+        ) {
+            let mut base = 0u64;
+            let mut expected = Vec::new();
+            let segments: Vec<_> = lengths
+                .iter()
+                .map(|&length| {
+                    base += 1000;
+                    expected.extend((0..u64::from(length)).map(|i| base + i));
+                    DataSegment { address: base, handle: 1, length }
+                })
+                .collect();
+            let mut cursor = Cursor::default();
+            let mut seen = Vec::new();
+            for cut in cuts.iter().cycle() {
+                let cut = (*cut).min(expected.len() - seen.len());
+                let offset = seen.len() as u32;
+                let fits = cursor.walk(&segments, offset, cut, |address, range| {
+                    seen.extend(range.clone().map(|i| address + (i - range.start) as u64));
+                });
+                prop_assert!(fits);
+                if seen.len() == expected.len() {
+                    break;
+                }
+            }
+            prop_assert_eq!(&seen, &expected);
+            prop_assert!(!cursor.walk(&segments, expected.len() as u32, 1, |_, _| {}));
+            if !expected.is_empty() {
+                let middle = expected.len() / 2;
+                let mut again = None;
+                cursor.walk(&segments, middle as u32, 1, |address, _| again = Some(address));
+                prop_assert_eq!(again, Some(expected[middle]));
+            }
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! Work queues: one ring of slots from post to reap.
+//!
+//! ```text
+//!    reaped          completed          posted
+//!      |  to be reaped  |  to be processed |   free
+//! ```
+//! The poster writes a slot and publishes `posted`; the poller reads it, writes
+//! its status and publishes `completed`; the reaper takes it and publishes
+//! `reaped`. Each index has one writer at a time, so each slot has one owner.
+
+use core::cell::UnsafeCell;
+
+use crossbeam_utils::CachePadded;
+
+use crate::descriptor::DataSegment;
+use crate::sync::{AtomicU32, Ordering};
+use crate::token::Token;
+
+/// Data segments that a slot holds without a detour.
+pub(crate) const INLINE_SEGMENTS: usize = 4;
+
+/// A posted descriptor: parsed and copied once. All-zero bytes are a valid slot.
+#[derive(Default)]
+pub(crate) struct Slot {
+    /// Where the application's descriptor is.
+    pub(crate) address: u64,
+    /// Remote address of an RDMA operation.
+    pub(crate) remote_address: u64,
+    /// Region of the descriptor.
+    pub(crate) handle: u32,
+    /// Control field as posted.
+    pub(crate) control: u16,
+    /// Data segments.
+    pub(crate) segments: u16,
+    /// Bytes of all data segments.
+    pub(crate) length_bytes: u32,
+    /// Immediate data as posted.
+    pub(crate) immediate: u32,
+    /// Remote memory handle of an RDMA operation.
+    pub(crate) remote_handle: u32,
+    /// Error bits found while parsing.
+    pub(crate) fault: u32,
+    /// The status word, from completion on.
+    pub(crate) status: u32,
+    inline: [DataSegment; INLINE_SEGMENTS],
+    /// More segments than fit; grown once and kept for the slot's next uses.
+    #[allow(clippy::box_collection, reason = "one word in a slot of two cache lines")]
+    spill: Option<Box<Vec<DataSegment>>>,
+}
+
+impl Slot {
+    /// Room for `count` data segments, to be filled by the poster.
+    pub(crate) fn segments_mut(&mut self, count: usize) -> &mut [DataSegment] {
+        self.segments = count as u16;
+        if count <= INLINE_SEGMENTS {
+            return &mut self.inline[..count];
+        }
+        let spill = self.spill.get_or_insert_default();
+        if spill.len() < count {
+            spill.resize(count, DataSegment::default());
+        }
+        &mut spill[..count]
+    }
+
+    /// The data segments.
+    #[inline]
+    pub(crate) fn data(&self) -> &[DataSegment] {
+        let count = self.segments as usize;
+        if count <= INLINE_SEGMENTS {
+            return &self.inline[..count];
+        }
+        self.spill.as_ref().map_or(&[], |spill| &spill[..count])
+    }
+}
+
+/// The poster's end.
+#[derive(Default)]
+pub(crate) struct PostEnd {
+    posted: u32,
+}
+
+/// The reaper's end.
+#[derive(Default)]
+pub(crate) struct ReapEnd {
+    reaped: u32,
+}
+
+/// A send or receive queue.
+pub(crate) struct WorkQueue {
+    slots: Box<[UnsafeCell<Slot>]>,
+    mask: u32,
+    posted: CachePadded<AtomicU32>,
+    completed: CachePadded<AtomicU32>,
+    reaped: CachePadded<AtomicU32>,
+    /// Threads that post take turns here.
+    pub(crate) post_end: CachePadded<Token<PostEnd>>,
+    /// Threads that reap take turns here.
+    pub(crate) reap_end: CachePadded<Token<ReapEnd>>,
+}
+
+// SAFETY: a slot is reached by one thread at a time: by the poster between
+// `completed`..`posted + 1` under `post_end`, by the poller (who holds the NIC's turn)
+// between `completed` and `posted`, by the reaper between `reaped` and `completed`
+// under `reap_end`; each index is published with Release and read with Acquire.
+unsafe impl Sync for WorkQueue {}
+
+/// What a reaper found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reaped {
+    Done { address: u64, status: u32 },
+    Pending,
+    Empty,
+}
+
+impl WorkQueue {
+    /// A queue for `depth` descriptors, rounded up to a power of two. The memory is
+    /// taken from the system when slots are first used.
+    pub(crate) fn new(depth: u32) -> Self {
+        let depth = depth.max(2).next_power_of_two();
+        let slots = Box::<[UnsafeCell<Slot>]>::new_zeroed_slice(depth as usize);
+        Self {
+            // SAFETY: integers, `DataSegment`s of integers and an `Option<Box>` are all
+            // valid as zero bytes.
+            slots: unsafe { slots.assume_init() },
+            mask: depth - 1,
+            posted: CachePadded::new(AtomicU32::new(0)),
+            completed: CachePadded::new(AtomicU32::new(0)),
+            reaped: CachePadded::new(AtomicU32::new(0)),
+            post_end: CachePadded::new(Token::new(PostEnd::default())),
+            reap_end: CachePadded::new(Token::new(ReapEnd::default())),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> *mut Slot {
+        self.slots[(index & self.mask) as usize].get()
+    }
+
+    /// Posts what `fill` writes into the next slot. False if all slots are taken.
+    #[inline]
+    pub(crate) fn post(&self, end: &mut PostEnd, fill: impl FnOnce(&mut Slot)) -> bool {
+        // Acquire: partner of the Release store in `reap`.
+        let reaped = self.reaped.load(Ordering::Acquire);
+        if end.posted.wrapping_sub(reaped) > self.mask {
+            return false;
+        }
+        // SAFETY: the slot was reaped, and `end` shows that this thread is the poster.
+        fill(unsafe { &mut *self.slot(end.posted) });
+        end.posted = end.posted.wrapping_add(1);
+        // Release: partner of the Acquire load in `head`.
+        self.posted.store(end.posted, Ordering::Release);
+        true
+    }
+
+    /// The oldest descriptor that is not complete. For the poller only.
+    ///
+    /// # Safety
+    /// The caller holds the NIC's turn and drops the reference before it ends or
+    /// completes the slot.
+    #[inline]
+    pub(crate) unsafe fn head(&self) -> Option<&mut Slot> {
+        let at = self.completed.load(Ordering::Relaxed);
+        // Acquire: partner of the Release store in `post`.
+        if at == self.posted.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: between `completed` and `posted` the slot is the poller's, and the
+        // caller is the only poller.
+        Some(unsafe { &mut *self.slot(at) })
+    }
+
+    /// Completes the head, whose status is set. For the poller only; returns the
+    /// sequence number of the descriptor on this queue.
+    #[inline]
+    pub(crate) fn complete_head(&self) -> u32 {
+        let at = self.completed.load(Ordering::Relaxed);
+        // Release: partner of the Acquire load in `reap`.
+        self.completed.store(at.wrapping_add(1), Ordering::Release);
+        at
+    }
+
+    /// Takes the oldest complete descriptor off the queue.
+    #[inline]
+    pub(crate) fn reap(&self, end: &mut ReapEnd) -> Reaped {
+        let at = end.reaped;
+        // Acquire: partner of the Release store in `complete_head`.
+        if at == self.completed.load(Ordering::Acquire) {
+            return if at == self.posted.load(Ordering::Acquire) {
+                Reaped::Empty
+            } else {
+                Reaped::Pending
+            };
+        }
+        let slot = self.slot(at);
+        // SAFETY: between `reaped` and `completed` the slot is the reaper's, and `end`
+        // shows that this thread is the reaper.
+        let slot = unsafe { &*slot };
+        let found = Reaped::Done {
+            address: slot.address,
+            status: slot.status,
+        };
+        end.reaped = at.wrapping_add(1);
+        // Release: partner of the Acquire load in `post`.
+        self.reaped.store(end.reaped, Ordering::Release);
+        found
+    }
+
+    /// True if nothing is posted that was not reaped (VIPL 3.7.3).
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reaped.load(Ordering::Acquire) == self.posted.load(Ordering::Acquire)
+    }
+
+    /// True if this descriptor was reaped already.
+    #[inline]
+    pub(crate) fn was_reaped(&self, sequence: u32) -> bool {
+        let reaped = self.reaped.load(Ordering::Acquire);
+        reaped.wrapping_sub(sequence).wrapping_sub(1) < u32::MAX / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complete(queue: &WorkQueue, status: u32) -> u32 {
+        // SAFETY: single-threaded test.
+        unsafe { queue.head() }.unwrap().status = status;
+        queue.complete_head()
+    }
+
+    #[test]
+    fn descriptors_come_back_in_order_and_a_full_queue_says_so() {
+        let queue = WorkQueue::new(4);
+        for round in 0..5u64 {
+            for i in 0..4 {
+                let mut end = queue.post_end.hold();
+                assert!(queue.post(&mut end, |slot| slot.address = round * 10 + i));
+            }
+            assert!(!queue.post(&mut queue.post_end.hold(), |_| panic!("no room")));
+            let mut reap = queue.reap_end.hold();
+            assert_eq!(queue.reap(&mut reap), Reaped::Pending);
+            for i in 0..4 {
+                let sequence = complete(&queue, 1);
+                assert!(!queue.was_reaped(sequence));
+                let done = Reaped::Done {
+                    address: round * 10 + i,
+                    status: 1,
+                };
+                assert_eq!(queue.reap(&mut reap), done);
+                assert!(queue.was_reaped(sequence));
+            }
+            assert_eq!(queue.reap(&mut reap), Reaped::Empty);
+            assert!(queue.is_empty());
+        }
+    }
+
+    #[test]
+    fn many_segments_spill_once_and_stay() {
+        let mut slot = Slot::default();
+        for count in [3usize, 300, 2, 252] {
+            for (i, s) in slot.segments_mut(count).iter_mut().enumerate() {
+                s.length = i as u32;
+            }
+            assert_eq!(slot.data().len(), count);
+            assert!(slot.data().iter().enumerate().all(|(i, s)| s.length == i as u32));
+        }
+        assert_eq!(slot.spill.as_ref().map(|s| s.len()), Some(300));
+    }
+
+    #[test]
+    fn a_slot_is_two_cache_lines() {
+        assert!(size_of::<Slot>() <= 128, "{}", size_of::<Slot>());
+    }
+}

@@ -1,0 +1,69 @@
+//! The crate's one door to atomics, and an asymmetric barrier.
+
+pub(crate) use core::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
+};
+
+/// `MEMBARRIER_CMD_PRIVATE_EXPEDITED` of linux/membarrier.h.
+const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+/// `MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED`.
+const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+
+/// True once the kernel agreed to interrupt our other threads with a barrier.
+static EXPEDITED: AtomicBool = AtomicBool::new(false);
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: membarrier(2) takes three integers and touches no memory of ours.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Asks the kernel for expedited barriers; without them both sides use full fences.
+/// Must be called before the first thread that uses either barrier starts.
+pub(crate) fn register_barrier() {
+    if membarrier(REGISTER_PRIVATE_EXPEDITED) {
+        EXPEDITED.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The frequent side of a store-then-load handshake between two threads; its
+/// partner is [`heavy_barrier`] on the rare side.
+#[inline]
+pub(crate) fn light_barrier() {
+    if EXPEDITED.load(Ordering::Relaxed) {
+        compiler_fence(Ordering::SeqCst);
+    } else {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// The rare side: orders our earlier stores and later loads against every
+/// [`light_barrier`] of every thread of this process.
+pub(crate) fn heavy_barrier() {
+    fence(Ordering::SeqCst);
+    if EXPEDITED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {
+        // The kernel took back what it granted: never again without fences.
+        EXPEDITED.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Sleeps while `word` holds `expected`, at most `timeout_ns`; returns early for any reason.
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64>, shared: bool) {
+    let timeout = timeout_ns.map(|ns| libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    });
+    let timeout = timeout
+        .as_ref()
+        .map_or(core::ptr::null(), core::ptr::from_ref);
+    let op = libc::FUTEX_WAIT | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
+    // SAFETY: the word lives as long as the borrow; `timeout` is null or points to a
+    // timespec of this frame. The kernel reads both and keeps neither.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, timeout) };
+}
+
+/// Wakes up to `count` threads that sleep on `word`.
+pub(crate) fn futex_wake(word: &AtomicU32, count: i32, shared: bool) {
+    let op = libc::FUTEX_WAKE | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };
+    // SAFETY: the kernel uses the address as a key only; the word lives as long as the borrow.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
+}

@@ -1,0 +1,300 @@
+//! VIs and completion queues as programs hold them: process-wide handles to
+//! objects that are never freed, only retired, so that a stale handle finds
+//! something that says so.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use vi_engine::{EndpointState, ViIndex};
+
+use crate::cq::{CompletionRing, Entry};
+use crate::device::{Device, device_of};
+use crate::queue::WorkQueue;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+/// What a handle names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Nic = 1,
+    Vi = 2,
+    Cq = 3,
+    Conn = 4,
+    Ptag = 5,
+}
+
+/// `kind 4 | device 12 | generation 24 | index 24`; never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawHandle {
+    pub(crate) kind: u8,
+    pub(crate) device: u16,
+    pub(crate) generation: u32,
+    pub(crate) index: u32,
+}
+
+/// Generations and indices are 24 bits wide.
+pub(crate) const FIELD_MASK: u32 = 0x00FF_FFFF;
+
+impl RawHandle {
+    #[inline]
+    pub(crate) const fn unpack(raw: u64) -> Self {
+        Self {
+            kind: (raw >> 60) as u8,
+            device: (raw >> 48) as u16 & 0xFFF,
+            generation: (raw >> 24) as u32 & FIELD_MASK,
+            index: raw as u32 & FIELD_MASK,
+        }
+    }
+
+    pub(crate) const fn pack(kind: Kind, device: u16, generation: u32, index: u32) -> u64 {
+        ((kind as u64) << 60)
+            | ((device as u64 & 0xFFF) << 48)
+            | ((generation as u64 & FIELD_MASK as u64) << 24)
+            | (index as u64 & FIELD_MASK as u64)
+    }
+}
+
+/// Attributes of a VI as the consumer gave them (VIPL 4.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ViSettings {
+    /// Reliability level bit.
+    pub reliability: u16,
+    /// Longest message in bytes.
+    pub max_transfer_bytes: u64,
+    /// Handle of the protection tag; 0 for none.
+    pub ptag: u64,
+    /// RDMA writes of the peer are accepted.
+    pub rdma_write: bool,
+    /// RDMA reads of the peer are accepted.
+    pub rdma_read: bool,
+}
+
+/// A VI.
+pub(crate) struct ViShared {
+    pub(crate) device: &'static Device,
+    pub(crate) index: ViIndex,
+    /// The handle while the VI exists, else 0.
+    live: AtomicU64,
+    generation: AtomicU32,
+    instance: AtomicU64,
+    state: AtomicU8,
+    /// A post failed in a way that breaks the VI; the poller does it.
+    pub(crate) broken: AtomicBool,
+    pub(crate) tag: AtomicU32,
+    pub(crate) max_transfer_bytes: AtomicU32,
+    pub(crate) send_cq: AtomicU64,
+    pub(crate) recv_cq: AtomicU64,
+    pub(crate) settings: Mutex<ViSettings>,
+    pub(crate) send: WorkQueue,
+    pub(crate) recv: WorkQueue,
+}
+
+impl ViShared {
+    pub(crate) fn new(device: &'static Device, index: u32, depth: u32) -> Self {
+        Self {
+            device,
+            index: ViIndex(index),
+            live: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+            instance: AtomicU64::new(0),
+            state: AtomicU8::new(EndpointState::Idle as u8),
+            broken: AtomicBool::new(false),
+            tag: AtomicU32::new(0),
+            max_transfer_bytes: AtomicU32::new(0),
+            send_cq: AtomicU64::new(0),
+            recv_cq: AtomicU64::new(0),
+            settings: Mutex::new(ViSettings::default()),
+            send: WorkQueue::new(depth),
+            recv: WorkQueue::new(depth),
+        }
+    }
+
+    /// Brings the object to life under a new handle.
+    pub(crate) fn revive(&self, instance: u64) -> u64 {
+        let generation = next_generation(&self.generation);
+        let handle = RawHandle::pack(Kind::Vi, self.device.number(), generation, self.index.0);
+        self.instance.store(instance, Ordering::Relaxed);
+        self.state
+            .store(EndpointState::Idle as u8, Ordering::Relaxed);
+        self.broken.store(false, Ordering::Relaxed);
+        // Release: partner of the Acquire load in `is_live`.
+        self.live.store(handle, Ordering::Release);
+        handle
+    }
+
+    pub(crate) fn retire(&self) {
+        self.live.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_live(&self, handle: u64) -> bool {
+        self.live.load(Ordering::Acquire) == handle
+    }
+
+    pub(crate) fn live_handle(&self) -> u64 {
+        self.live.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance.load(Ordering::Relaxed)
+    }
+
+    /// Release: partner of the Acquire load in `state`.
+    pub(crate) fn set_state(&self, state: EndpointState) {
+        self.state.store(state as u8, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> EndpointState {
+        match self.state.load(Ordering::Acquire) {
+            1 => EndpointState::Connected,
+            2 => EndpointState::ConnectPending,
+            3 => EndpointState::Error,
+            _ => EndpointState::Idle,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> ViSettings {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn next_generation(cell: &AtomicU32) -> u32 {
+    let mut generation = (cell.load(Ordering::Relaxed) + 1) & FIELD_MASK;
+    if generation == 0 {
+        generation = 1;
+    }
+    cell.store(generation, Ordering::Relaxed);
+    generation
+}
+
+/// A completion queue.
+pub(crate) struct CqShared {
+    pub(crate) device: &'static Device,
+    index: u32,
+    live: AtomicU64,
+    generation: AtomicU32,
+    instance: AtomicU64,
+    /// Work queues attached.
+    pub(crate) attached: AtomicU32,
+    pub(crate) ring: CompletionRing,
+}
+
+impl CqShared {
+    pub(crate) fn new(device: &'static Device, index: u32) -> Self {
+        Self {
+            device,
+            index,
+            live: AtomicU64::new(0),
+            generation: AtomicU32::new(0),
+            instance: AtomicU64::new(0),
+            attached: AtomicU32::new(0),
+            ring: CompletionRing::new(),
+        }
+    }
+
+    pub(crate) fn revive(&self, instance: u64) -> u64 {
+        let generation = next_generation(&self.generation);
+        let handle = RawHandle::pack(Kind::Cq, self.device.number(), generation, self.index);
+        self.instance.store(instance, Ordering::Relaxed);
+        self.attached.store(0, Ordering::Relaxed);
+        self.live.store(handle, Ordering::Release);
+        handle
+    }
+
+    pub(crate) fn retire(&self) {
+        self.live.store(0, Ordering::Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_live(&self, handle: u64) -> bool {
+        self.live.load(Ordering::Acquire) == handle
+    }
+
+    pub(crate) fn live_handle(&self) -> u64 {
+        self.live.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn instance(&self) -> u64 {
+        self.instance.load(Ordering::Relaxed)
+    }
+}
+
+/// Objects that are made when first needed and then kept for the life of the process.
+pub(crate) struct Shelf<T: 'static> {
+    places: Box<[OnceLock<Box<T>>]>,
+}
+
+impl<T> Shelf<T> {
+    pub(crate) fn new(places: u32) -> Self {
+        Self {
+            places: (0..places).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
+        self.places
+            .get(index as usize)?
+            .get()
+            .map(|boxed| &**boxed)
+    }
+
+    pub(crate) fn get_or_make(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
+        let place = self.places.get(index as usize)?;
+        Some(place.get_or_init(|| Box::new(make())))
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.places.len() as u32
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|p| p.get().map(|b| &**b))
+    }
+}
+
+/// The VI of a handle.
+#[inline]
+pub(crate) fn vi_of(handle: u64) -> Option<&'static ViShared> {
+    let raw = RawHandle::unpack(handle);
+    if raw.kind != Kind::Vi as u8 {
+        return None;
+    }
+    let vi = device_of(raw.device)?.vis.get(raw.index)?;
+    vi.is_live(handle).then_some(vi)
+}
+
+/// The completion queue of a handle.
+#[inline]
+pub(crate) fn cq_of(handle: u64) -> Option<&'static CqShared> {
+    let raw = RawHandle::unpack(handle);
+    if raw.kind != Kind::Cq as u8 {
+        return None;
+    }
+    let cq = device_of(raw.device)?.cqs.get(raw.index)?;
+    cq.is_live(handle).then_some(cq)
+}
+
+/// Does an entry still name a descriptor that can be reaped?
+#[inline]
+pub(crate) fn entry_is_live(entry: &Entry) -> bool {
+    vi_of(entry.vi).is_some_and(|vi| {
+        let queue = if entry.receive { &vi.recv } else { &vi.send };
+        !queue.was_reaped(entry.sequence)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_unpack_to_what_was_packed() {
+        let raw = RawHandle::pack(Kind::Conn, 0xABC, 0x12_3456, 0x00F0_0001);
+        let handle = RawHandle::unpack(raw);
+        assert_eq!(handle.kind, Kind::Conn as u8);
+        assert_eq!(handle.device, 0xABC);
+        assert_eq!(handle.generation, 0x12_3456);
+        assert_eq!(handle.index, 0x00F0_0001);
+    }
+}

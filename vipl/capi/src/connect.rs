@@ -1,0 +1,103 @@
+//! Connections between client and server [VIPL 3.3.1-3.3.5].
+
+use vipl::{ConnHandle, VipError, provider};
+
+use crate::address::{AddressOut, read_net_address};
+use crate::guard::guarded;
+use crate::nic::nic_from_c;
+use crate::pointer::Out;
+use crate::queue::timeout_from_c;
+use crate::types::{
+    RawHandle, VipNetAddress, VipReturn, VipUlong, VipViAttributes, handle_from_c, handle_to_c,
+};
+use crate::vi::vi_from_c;
+
+fn conn_from_c(handle: RawHandle) -> ConnHandle {
+    ConnHandle::from_raw(handle_from_c(handle))
+}
+
+/// Waits for a connection request [VIPL 3.3.1].
+///
+/// Of `remote_addr` the lengths, the host address and the discriminator are written, no more.
+///
+/// # Safety
+/// The pointers are as the crate's documentation says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectWait(
+    nic_handle: RawHandle,
+    local_addr: *const VipNetAddress,
+    timeout_ms: VipUlong,
+    remote_addr: *mut VipNetAddress,
+    remote_vi_attribs: *mut VipViAttributes,
+    conn_handle: *mut RawHandle,
+) -> VipReturn {
+    guarded("VipConnectWait", || {
+        // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
+        let local = unsafe { read_net_address(local_addr) }?;
+        // SAFETY: NULL or roomy enough, as the C caller vouches.
+        let remote_out = unsafe { AddressOut::whole(remote_addr) }?;
+        // SAFETY: NULL or writable, as the C caller vouches.
+        let attributes_out = unsafe { Out::new(remote_vi_attribs) }?;
+        // SAFETY: as above.
+        let conn_out = unsafe { Out::new(conn_handle) }?;
+        let nic = nic_from_c(nic_handle);
+        let request = provider::connect_wait(nic, &local, timeout_from_c(timeout_ms))?;
+        remote_out.set(&request.remote);
+        attributes_out.set((&request.attributes).into());
+        conn_out.set(handle_to_c(request.conn.into_raw()));
+        Ok(())
+    })
+}
+
+/// Accepts a connection request with an Idle VI [VIPL 3.3.2].
+#[unsafe(no_mangle)]
+pub extern "C" fn VipConnectAccept(conn_handle: RawHandle, vi_handle: RawHandle) -> VipReturn {
+    guarded("VipConnectAccept", || {
+        provider::connect_accept(conn_from_c(conn_handle), vi_from_c(vi_handle))
+    })
+}
+
+/// Rejects a connection request [VIPL 3.3.3].
+#[unsafe(no_mangle)]
+pub extern "C" fn VipConnectReject(conn_handle: RawHandle) -> VipReturn {
+    guarded("VipConnectReject", || {
+        provider::connect_reject(conn_from_c(conn_handle))
+    })
+}
+
+/// Asks a server for a connection [VIPL 3.3.4].
+///
+/// # Safety
+/// The pointers are as the crate's documentation says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipConnectRequest(
+    vi_handle: RawHandle,
+    local_addr: *const VipNetAddress,
+    remote_addr: *const VipNetAddress,
+    timeout_ms: VipUlong,
+    remote_vi_attribs: *mut VipViAttributes,
+) -> VipReturn {
+    guarded("VipConnectRequest", || {
+        // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
+        let local = unsafe { read_net_address(local_addr) }?;
+        // SAFETY: as above.
+        let remote = unsafe { read_net_address(remote_addr) }?;
+        // SAFETY: NULL or writable, as the C caller vouches.
+        let attributes_out = unsafe { Out::new(remote_vi_attribs) }?;
+        if timeout_ms == 0 {
+            return Err(VipError::InvalidParameter);
+        }
+        let timeout = timeout_from_c(timeout_ms);
+        let attributes = provider::connect_request(vi_from_c(vi_handle), &local, &remote, timeout)?;
+        attributes_out.set((&attributes).into());
+        Ok(())
+    })
+}
+
+/// Ends a VI's connection, if it has one, and flushes its queues [VIPL 3.3.5].
+#[unsafe(no_mangle)]
+pub extern "C" fn VipDisconnect(vi_handle: RawHandle) -> VipReturn {
+    guarded("VipDisconnect", || {
+        provider::disconnect(vi_from_c(vi_handle))
+    })
+}

@@ -1,0 +1,51 @@
+//! libvipl: the C interface of the Virtual Interface Provider Library, as `vipl.h` declares it.
+//!
+//! Every call is a thin shell around [`vipl::provider`]: it checks pointers, turns C values into
+//! Rust ones and back, and keeps panics on this side (`guard`).
+//!
+//! What the C caller vouches for, and every `# Safety` section here refers to:
+//!
+//! * a pointer is NULL, or points to an object of its parameter's type that stays valid during the
+//!   call (a descriptor and its buffers: until the descriptor has come back from its queue);
+//! * a string ends in a NUL; a `VIP_NET_ADDRESS` has behind it as many bytes as its lengths say, and
+//!   one that is written to has room for the NIC's address and the longest discriminator.
+//!
+//! Handles need no such promise: stale, foreign and made-up ones are answered with
+//! `VIP_INVALID_PARAMETER`.
+//!
+//! | module | calls |
+//! | --- | --- |
+//! | `nic` | VipOpenNic VipCloseNic VipQueryNic VipErrorCallback |
+//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ |
+//! | `queue` | VipPostSend VipPostRecv, the Done and Wait calls, VipCQDone VipCQWait |
+//! | `connect` | VipConnectWait VipConnectAccept VipConnectReject VipConnectRequest VipDisconnect |
+//! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
+//! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
+
+mod address;
+mod connect;
+mod guard;
+mod logger;
+mod memory;
+mod name;
+mod nic;
+mod pointer;
+mod queue;
+mod types;
+mod vi;
+
+pub use connect::{
+    VipConnectAccept, VipConnectReject, VipConnectRequest, VipConnectWait, VipDisconnect,
+};
+pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, VipRegisterMem};
+pub use name::{VipNSGetHostByAddr, VipNSGetHostByName, VipNSInit, VipNSShutdown};
+pub use nic::{VipCloseNic, VipErrorCallback, VipOpenNic, VipQueryNic};
+pub use queue::{
+    VipCQDone, VipCQWait, VipPostRecv, VipPostSend, VipRecvDone, VipRecvWait, VipSendDone,
+    VipSendWait,
+};
+pub use types::{
+    ErrorHandlerFn, RawHandle, VipBoolean, VipErrorDescriptor, VipMemAttributes, VipNetAddress,
+    VipNicAttributes, VipReturn, VipUlong, VipViAttributes,
+};
+pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi};

@@ -1,0 +1,104 @@
+//! Protection tags and registered memory [VIPL 3.4, 3.7.5].
+
+use core::ffi::c_void;
+
+use vipl::{MemoryHandle, PtagHandle, VipError, provider};
+
+use crate::guard::guarded;
+use crate::nic::nic_from_c;
+use crate::pointer::{Out, read_in};
+use crate::types::{RawHandle, VipMemAttributes, VipReturn, VipUlong, handle_from_c, handle_to_c};
+
+/// Creates a protection tag [VIPL 3.4.1].
+///
+/// # Safety
+/// The pointers are as the crate's documentation says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipCreatePtag(nic_handle: RawHandle, ptag: *mut RawHandle) -> VipReturn {
+    guarded("VipCreatePtag", || {
+        // SAFETY: NULL or writable, as the C caller vouches.
+        let out = unsafe { Out::new(ptag) }?;
+        out.set(handle_to_c(
+            provider::create_ptag(nic_from_c(nic_handle))?.into_raw(),
+        ));
+        Ok(())
+    })
+}
+
+/// Destroys a protection tag that nothing bears any more [VIPL 3.4.2].
+#[unsafe(no_mangle)]
+pub extern "C" fn VipDestroyPtag(nic_handle: RawHandle, ptag: RawHandle) -> VipReturn {
+    guarded("VipDestroyPtag", || {
+        provider::destroy_ptag(
+            nic_from_c(nic_handle),
+            PtagHandle::from_raw(handle_from_c(ptag)),
+        )
+    })
+}
+
+/// Registers memory for descriptors and buffers [VIPL 3.4.3].
+///
+/// `memory_handle` is written whenever it is not NULL: 0 on failure.
+///
+/// # Safety
+/// The pointers are as the crate's documentation says; the region stays mapped, and changing under
+/// the program's eyes where it allows that, until it is deregistered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipRegisterMem(
+    nic_handle: RawHandle,
+    virtual_address: *mut c_void,
+    length_bytes: VipUlong,
+    mem_attribs: *const VipMemAttributes,
+    memory_handle: *mut u32,
+) -> VipReturn {
+    guarded("VipRegisterMem", || {
+        // SAFETY: NULL or writable, as the C caller vouches.
+        let out = unsafe { Out::new(memory_handle) }?;
+        out.set(0);
+        // SAFETY: NULL or readable, as the C caller vouches.
+        let attributes = unsafe { read_in(mem_attribs) }?.into();
+        if virtual_address.is_null() {
+            return Err(VipError::InvalidParameter);
+        }
+        let nic = nic_from_c(nic_handle);
+        let address = virtual_address.expose_provenance() as u64;
+        // SAFETY: the region is the C caller's own memory and stays mapped while it is registered,
+        // as the caller vouches.
+        let handle = unsafe { provider::register_mem(nic, address, length_bytes, &attributes) }?;
+        out.set(handle.0);
+        Ok(())
+    })
+}
+
+/// Ends a registration [VIPL 3.4.4].
+#[unsafe(no_mangle)]
+pub extern "C" fn VipDeregisterMem(
+    nic_handle: RawHandle,
+    virtual_address: *mut c_void,
+    memory_handle: u32,
+) -> VipReturn {
+    guarded("VipDeregisterMem", || {
+        let address = virtual_address.addr() as u64;
+        provider::deregister_mem(nic_from_c(nic_handle), address, MemoryHandle(memory_handle))
+    })
+}
+
+/// Tells the attributes of a registered region [VIPL 3.7.5].
+///
+/// # Safety
+/// The pointers are as the crate's documentation says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn VipQueryMem(
+    nic_handle: RawHandle,
+    address: *mut c_void,
+    mem_handle: u32,
+    mem_attribs: *mut VipMemAttributes,
+) -> VipReturn {
+    guarded("VipQueryMem", || {
+        // SAFETY: NULL or writable, as the C caller vouches.
+        let out = unsafe { Out::new(mem_attribs) }?;
+        let (nic, handle) = (nic_from_c(nic_handle), MemoryHandle(mem_handle));
+        out.set((&provider::query_mem(nic, address.addr() as u64, handle)?).into());
+        Ok(())
+    })
+}

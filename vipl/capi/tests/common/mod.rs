@@ -1,0 +1,272 @@
+//! A private installation of libvipl, C programs compiled against it, and children that cannot
+//! outlive their test.
+
+// Every test binary uses its own part of this.
+#![allow(dead_code)]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Seconds after which a hanging program is killed.
+const PROGRAM_LIMIT_S: &str = "120";
+/// The same under valgrind.
+const VALGRIND_LIMIT_S: &str = "600";
+
+/// How a program gets the library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linkage {
+    /// libvipl.so, found by its run path.
+    Shared,
+    /// libvipl.a.
+    Static,
+}
+
+/// libvipl below a prefix of its own, with a NIC configuration nobody else uses.
+pub(crate) struct Installation {
+    root: PathBuf,
+}
+
+impl Installation {
+    /// Installs what cargo has built for this test run.
+    pub(crate) fn new(name: &str) -> Self {
+        let id = format!("{name}-{}", std::process::id());
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&id);
+        fs::create_dir_all(&root).expect("a directory for the test");
+        let this = Self { root };
+        let built = std::env::current_exe().expect("own path");
+        let built = built.parent().expect("a program lies in a directory");
+        let install = workspace().join("ci/install-capi");
+        succeed(
+            Command::new(install)
+                .arg("--from")
+                .arg(built)
+                .arg(this.prefix()),
+        );
+        let config =
+            format!("[[nic]]\nname = \"VINIC0\"\nport = \"shm\"\nsegment = \"test-{id}\"\n");
+        fs::write(this.config(), config).expect("the NIC configuration");
+        this
+    }
+
+    /// The prefix of the installation.
+    pub(crate) fn prefix(&self) -> PathBuf {
+        self.root.join("prefix")
+    }
+
+    /// A file of this test.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn config(&self) -> PathBuf {
+        self.file("viaduct.toml")
+    }
+
+    /// Compiles a test program; `compiler` is the command with its language options.
+    pub(crate) fn compile(
+        &self,
+        program: &str,
+        sources: &[&str],
+        compiler: &[&str],
+        linkage: Linkage,
+    ) -> PathBuf {
+        let output = self.file(program);
+        let lib = self.prefix().join("lib");
+        let mut command = Command::new(compiler[0]);
+        command.args(&compiler[1..]).args([
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-pedantic",
+            "-g",
+            "-O1",
+            "-pthread",
+        ]);
+        command
+            .arg("-I")
+            .arg(self.prefix().join("include"))
+            .arg("-o")
+            .arg(&output);
+        command.args(sources.iter().map(|source| c_tests().join(source)));
+        match linkage {
+            Linkage::Shared => {
+                command.arg("-L").arg(&lib).arg("-lvipl");
+                command.arg(format!("-Wl,-rpath,{}", lib.display()));
+            }
+            Linkage::Static => {
+                // The archive by name, and then what vipl.pc calls private.
+                command.args(["-x", "none"]).arg(lib.join("libvipl.a"));
+                command.args([
+                    "-lgcc_s",
+                    "-lutil",
+                    "-lrt",
+                    "-lpthread",
+                    "-lm",
+                    "-ldl",
+                    "-lc",
+                ]);
+            }
+        }
+        succeed(&mut command);
+        output
+    }
+
+    /// A command that runs `program` on this installation's NIC, for a limited time.
+    pub(crate) fn command(&self, program: &Path) -> Command {
+        self.limited(PROGRAM_LIMIT_S, program)
+    }
+
+    /// The same under valgrind, which fails on any error and any definite leak.
+    pub(crate) fn command_under_valgrind(&self, program: &Path) -> Command {
+        let mut command = self.limited(VALGRIND_LIMIT_S, Path::new("valgrind"));
+        command.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]);
+        command
+            .args(["--errors-for-leak-kinds=definite", "--fair-sched=yes"])
+            .arg(program);
+        command.env("VIPL_TEST_SMALL", "1");
+        command
+    }
+
+    fn limited(&self, limit_s: &str, program: &Path) -> Command {
+        let mut command = Command::new("timeout");
+        command
+            .args(["--foreground", "--kill-after=10", limit_s])
+            .arg(program);
+        command
+            .env("VIADUCT_CONFIG", self.config())
+            .env("TMPDIR", &self.root);
+        command
+            .env_remove("VIPL_PROTECTION")
+            .env_remove("VIADUCT_LOG");
+        command
+    }
+
+    /// Builds the examples with their own Makefile.
+    pub(crate) fn make_examples(&self) {
+        let directory = workspace().join("examples/c");
+        let mut command = Command::new("make");
+        command
+            .arg("-C")
+            .arg(directory)
+            .arg(format!("BUILD={}", self.root.display()));
+        command.arg(format!(
+            "PKG_CONFIG_PATH={}",
+            self.prefix().join("lib/pkgconfig").display()
+        ));
+        succeed(&mut command);
+    }
+}
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        // What a failed test has built is worth looking at.
+        if !thread::panicking() {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+}
+
+/// The root of the workspace.
+pub(crate) fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Where the C test programs are.
+pub(crate) fn c_tests() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")
+}
+
+/// Runs a command to its end; anything but success is the test's failure, with all it has printed.
+pub(crate) fn succeed(command: &mut Command) -> Output {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    output
+}
+
+/// A child that is killed when the test lets go of it, with whatever it has started.
+pub(crate) struct Running {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Running {
+    /// Starts a command in a process group of its own; what it prints is kept.
+    pub(crate) fn start(command: &mut Command) -> Self {
+        command.stdout(Stdio::piped()).process_group(0);
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let stdout = BufReader::new(child.stdout.take().expect("piped"));
+        Self { child, stdout }
+    }
+
+    /// Reads what the child prints until a line contains `part`.
+    pub(crate) fn await_line(&mut self, part: &str) {
+        let mut line = String::new();
+        while !line.contains(part) {
+            line.clear();
+            let bytes = self.stdout.read_line(&mut line).expect("text");
+            assert_ne!(bytes, 0, "the program ended without saying {part:?}");
+        }
+    }
+
+    /// Waits for success; gives what it has printed since the last look.
+    pub(crate) fn succeed(mut self) -> String {
+        let mut printed = String::new();
+        self.stdout.read_to_string(&mut printed).expect("text");
+        let status = self.child.wait().expect("the child's status");
+        assert!(status.success(), "{status}\n{printed}");
+        printed
+    }
+
+    /// Kills the child with SIGKILL, in the middle of whatever it does.
+    pub(crate) fn kill(mut self) {
+        assert!(
+            self.kill_group(),
+            "the program had ended before it could be killed"
+        );
+    }
+
+    /// True if there was something to kill.
+    fn kill_group(&mut self) -> bool {
+        let alive = matches!(self.child.try_wait(), Ok(None));
+        if alive {
+            let group = format!("-{}", self.child.id());
+            succeed(Command::new("kill").args(["-KILL", "--", &group]));
+            self.child.wait().expect("the child's status");
+        }
+        alive
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill_group();
+    }
+}
+
+/// Waits until a file exists.
+pub(crate) fn await_file(path: &Path) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !path.exists() {
+        assert!(
+            Instant::now() < deadline,
+            "{} does not appear",
+            path.display()
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,235 @@
+//! Sends messages to an echo server, in C or in Rust, and checks every byte that comes back.
+//!
+//! One thread, one VI, one message at a time; both work queues are waited on directly.
+//!
+//! ```text
+//! cargo run --release -p vipl --example echo_client -- -i 1000 -s 64,4096 localhost
+//! ```
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use vipl::{Completed, Descriptor, NetAddress, Nic, Timeout, Vi, VipError};
+
+const USAGE: &str =
+    "usage: echo_client [-d DEVICE] [-n DISCRIMINATOR] [-i ITERATIONS] [-s SIZES] SERVERNAME
+  -d DEVICE         the NIC to open (default VINIC0)
+  -n DISCRIMINATOR  the name the server listens as (default viaduct-echo)
+  -i ITERATIONS     messages of each size (default 100)
+  -s SIZES          message sizes in bytes (default 0,1,64,4096,65536)";
+
+/// What is asked for at least; both ends of a connection must agree on it.
+const MAX_TRANSFER_BYTES: usize = 65_536;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+struct Options {
+    device: String,
+    discriminator: String,
+    iterations: u64,
+    sizes: Vec<usize>,
+    server: String,
+}
+
+impl Options {
+    fn parse() -> Result<Self, String> {
+        let mut options = Self {
+            device: "VINIC0".to_owned(),
+            discriminator: "viaduct-echo".to_owned(),
+            iterations: 100,
+            sizes: vec![0, 1, 64, 4096, 65_536],
+            server: String::new(),
+        };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} wants a value"));
+            match word.as_str() {
+                "-d" => options.device = value()?,
+                "-n" => options.discriminator = value()?,
+                "-i" => options.iterations = number(&value()?)?,
+                "-s" => {
+                    options.sizes = value()?.split(',').map(number).collect::<Result<_, _>>()?
+                }
+                _ if !word.starts_with('-') && options.server.is_empty() => options.server = word,
+                _ => return Err(format!("{word:?} is not known")),
+            }
+        }
+        if options.server.is_empty() {
+            Err("a server name is wanted".to_owned())
+        } else {
+            Ok(options)
+        }
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse()
+        .map_err(|_| format!("{text:?} is not a number"))
+}
+
+/// The byte at `offset` of message number `message`.
+fn pattern(message: u64, offset: usize) -> u8 {
+    (message.wrapping_mul(31) as usize)
+        .wrapping_add(offset * 7)
+        .wrapping_add(offset >> 8) as u8
+}
+
+#[derive(Default)]
+struct Totals {
+    messages: u64,
+    bytes: u64,
+    errors: u64,
+    round_trips: Duration,
+}
+
+struct Client {
+    vi: Vi,
+    /// Descriptors for the next message; away while one is under way.
+    send: Option<Descriptor>,
+    recv: Option<Descriptor>,
+}
+
+impl Client {
+    fn create(nic: &Nic, max_transfer_bytes: usize) -> Result<Self, Box<dyn Error>> {
+        let ptag = nic.create_ptag()?;
+        let vi = nic
+            .vi(&ptag)
+            .max_transfer_bytes(max_transfer_bytes as u64)
+            .build()?;
+        let mut descriptors = nic.create_descriptors(2, 1, &ptag)?;
+        for (descriptor, buffer) in
+            descriptors
+                .iter_mut()
+                .zip(nic.create_buffers(2, max_transfer_bytes, &ptag)?)
+        {
+            descriptor
+                .push(buffer)
+                .map_err(|_| "a descriptor without a segment")?;
+        }
+        Ok(Self {
+            vi,
+            send: descriptors.pop(),
+            recv: descriptors.pop(),
+        })
+    }
+
+    /// Asks until the server listens: one that has just started is not there yet.
+    fn connect(&self, local: &NetAddress, remote: &NetAddress) -> Result<(), VipError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.vi.connect(local, remote, Timeout::After(PATIENCE)) {
+                Err(VipError::NoMatch) if Instant::now() < deadline => std::thread::yield_now(),
+                outcome => return outcome.map(|_| ()),
+            }
+        }
+    }
+
+    fn exchange(&mut self, size: usize, totals: &mut Totals) -> Result<(), Box<dyn Error>> {
+        let message = totals.messages;
+        let (Some(mut send), Some(recv)) = (self.send.take(), self.recv.take()) else {
+            return Err("the connection is of no more use".into());
+        };
+        for (offset, byte) in send.buffer_mut(0)[..size].iter_mut().enumerate() {
+            *byte = pattern(message, offset);
+        }
+        send.set_used_bytes(0, size);
+        // The receive comes first: the reply must never find the queue empty.
+        let begun = Instant::now();
+        self.vi.post_recv(recv)?;
+        self.vi.post_send(send)?;
+        let reply = collected(self.vi.recv_wait(Timeout::After(PATIENCE))?)?;
+        let sent = collected(self.vi.send_wait(Timeout::After(PATIENCE))?)?;
+        totals.round_trips += begun.elapsed();
+        totals.messages += 1;
+        totals.bytes += size as u64;
+        totals.errors += u64::from(!verify(&reply, message, size));
+        self.recv = Some(reply.descriptor);
+        self.send = Some(sent.descriptor);
+        Ok(())
+    }
+}
+
+fn collected(head: Option<Completed>) -> Result<Completed, Box<dyn Error>> {
+    let completed = head.ok_or("the queue is empty")?;
+    completed
+        .ok()
+        .map_err(|failed| failed.status.to_string().into())
+}
+
+fn verify(reply: &Completed, message: u64, size: usize) -> bool {
+    let bytes = reply.first_bytes();
+    if bytes.len() != size {
+        eprintln!(
+            "echo_client: message {message}: {size} bytes sent, {} came back",
+            bytes.len()
+        );
+        return false;
+    }
+    match bytes
+        .iter()
+        .enumerate()
+        .find(|&(offset, &byte)| byte != pattern(message, offset))
+    {
+        None => true,
+        Some((offset, byte)) => {
+            let expected = pattern(message, offset);
+            eprintln!(
+                "echo_client: message {message}: byte {offset} is {byte:#04x}, must be {expected:#04x}"
+            );
+            false
+        }
+    }
+}
+
+/// `true` when every reply was right.
+fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
+    let nic = Nic::open(&options.device)?;
+    nic.name_service(None)?;
+    let max_transfer_bytes = options
+        .sizes
+        .iter()
+        .copied()
+        .fold(MAX_TRANSFER_BYTES, usize::max);
+    // The local discriminator only names this client; the process id makes it its own.
+    let local = nic.local_address(format!("client-{}", std::process::id()).as_bytes())?;
+    let remote = nic.remote_address(&options.server, options.discriminator.as_bytes())?;
+    let mut client = Client::create(&nic, max_transfer_bytes)?;
+    client.connect(&local, &remote)?;
+    let mut totals = Totals::default();
+    for &size in &options.sizes {
+        for _ in 0..options.iterations {
+            client.exchange(size, &mut totals)?;
+        }
+    }
+    client.vi.disconnect()?;
+    let Totals {
+        messages,
+        bytes,
+        errors,
+        round_trips,
+    } = totals;
+    let mean_us = round_trips.as_secs_f64() * 1e6 / messages.max(1) as f64;
+    println!(
+        "echo_client: {messages} messages, {bytes} bytes, {errors} errors, mean round trip {mean_us:.1} us"
+    );
+    Ok(errors == 0)
+}
+
+fn main() -> ExitCode {
+    let options = match Options::parse() {
+        Ok(options) => options,
+        Err(complaint) => {
+            eprintln!("echo_client: {complaint}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let reason = vipl::provider::last_error().unwrap_or_default();
+            eprintln!("echo_client: {error} {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Completion queues: one place to learn of the completions of many work queues [VIPL 3.6].
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::nic::NicShared;
+use crate::{CqEntry, CqHandle, Result, Timeout, provider};
+
+struct CqShared {
+    handle: CqHandle,
+    /// Keeps the NIC open for as long as the queue lives.
+    _nic: Arc<NicShared>,
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        if let Err(error) = provider::destroy_cq(self.handle) {
+            log::warn!("a completion queue was not destroyed: {error}");
+        }
+    }
+}
+
+/// A completion queue.
+///
+/// Clones are the same queue; the VIs that report to it keep it, and it is destroyed with the last of them. An entry
+/// says on which queue of which VI a descriptor has completed; that descriptor is then taken with
+/// [`Vi::send_done`](crate::Vi::send_done) or [`Vi::recv_done`](crate::Vi::recv_done).
+#[derive(Clone)]
+pub struct CompletionQueue {
+    shared: Arc<CqShared>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn create(nic: Arc<NicShared>, entries: u64) -> Result<Self> {
+        let handle = provider::create_cq(nic.handle(), entries)?;
+        Ok(Self {
+            shared: Arc::new(CqShared { handle, _nic: nic }),
+        })
+    }
+
+    /// The provider's handle of this queue.
+    pub fn handle(&self) -> CqHandle {
+        self.shared.handle
+    }
+
+    /// Takes the oldest entry; never waits [VIPL 3.5.7].
+    ///
+    /// # Errors
+    /// [`VipError::NotDone`](crate::VipError::NotDone) when there is none.
+    #[inline]
+    pub fn done(&self) -> Result<CqEntry> {
+        provider::cq_done(self.shared.handle)
+    }
+
+    /// Takes the oldest entry, and waits for one when there is none [VIPL 3.5.8].
+    ///
+    /// # Errors
+    /// [`VipError::Timeout`](crate::VipError::Timeout) when none came in time.
+    pub fn wait(&self, timeout: Timeout) -> Result<CqEntry> {
+        provider::cq_wait(self.shared.handle, timeout)
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("CompletionQueue")
+            .field(&self.handle())
+            .finish()
+    }
+}

@@ -1,0 +1,34 @@
+//! VIPL, the Virtual Interface Provider Library, in Rust.
+//!
+//! Two ways in: the safe API ([`Nic`], [`Vi`], [`CompletionQueue`], ...), in which
+//! ownership keeps buffers and descriptors out of reach while the provider has
+//! them; and [`provider`], the calls of the guide one by one on plain handles and
+//! raw descriptors, from which the C library is made.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | [`provider`] | every call of this version, by handle |
+//! | [`types`] | values that go in and out of the calls |
+//! | `nic`, `vi`, `cq`, `connect` | the objects of the safe API |
+//! | `memory`, `descriptor` | registered buffers, and descriptors that own them |
+//! | `name_service` | names to host addresses, from a hosts file |
+
+mod connect;
+mod cq;
+mod descriptor;
+mod memory;
+mod name_service;
+mod nic;
+mod sync;
+mod vi;
+
+pub mod provider;
+pub mod types;
+
+pub use connect::ConnectionRequest;
+pub use cq::CompletionQueue;
+pub use descriptor::{Completed, CompletedOperation, Descriptor, Operation, PostError, Status};
+pub use memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RemoteBuffer};
+pub use nic::{Nic, Ptag};
+pub use types::*;
+pub use vi::{Vi, ViBuilder};

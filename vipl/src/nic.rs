@@ -1,0 +1,379 @@
+//! An open NIC and what is made from it: tags, memory, queues and VIs.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::connect::ConnectionRequest;
+use crate::cq::CompletionQueue;
+use crate::descriptor::Descriptor;
+use crate::memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RegionShared};
+use crate::vi::ViBuilder;
+use crate::{
+    Discriminator, ErrorDescriptor, HostAddress, NetAddress, NicAttributes, NicHandle, PtagHandle,
+    Result, Timeout, VipError, provider,
+};
+
+/// An open instance of a NIC, closed when the last owner is gone.
+pub(crate) struct NicShared {
+    handle: NicHandle,
+    attributes: NicAttributes,
+}
+
+impl NicShared {
+    pub(crate) fn handle(&self) -> NicHandle {
+        self.handle
+    }
+
+    pub(crate) fn attributes(&self) -> &NicAttributes {
+        &self.attributes
+    }
+}
+
+impl Drop for NicShared {
+    fn drop(&mut self) {
+        if let Err(error) = provider::close_nic(self.handle) {
+            log::warn!(
+                "{} was not open any more when it was to be closed: {error}",
+                self.attributes.name
+            );
+        }
+    }
+}
+
+/// An open instance of a NIC [VIPL 3.1].
+///
+/// Clones share the instance. Everything made from it keeps it open; it closes when the last of them is dropped. A NIC
+/// may be opened several times in one process, and its instances may use each other's memory and tags.
+///
+/// ```
+/// use pmd::config::NicConfig;
+/// use std::time::Duration;
+/// use vipl::{Nic, Timeout, VipError};
+///
+/// // A segment of shared memory of its own; `Nic::open("VINIC0")` is the one that all programs share.
+/// let segment = format!("doc-{}", std::process::id());
+/// let nic = Nic::open_with(&NicConfig { segment, ..NicConfig::default() })?;
+/// let ptag = nic.create_ptag()?;
+/// let vi = nic.vi(&ptag).build()?;
+///
+/// // Two VIs of one program may be connected; so may those of two programs or two hosts.
+/// let server = nic.clone();
+/// let listener = std::thread::spawn(move || -> Result<_, VipError> {
+///     let vi = server.vi(&server.create_ptag()?).build()?;
+///     let address = server.local_address(b"greeter")?;
+///     server.connect_wait(&address, Timeout::After(Duration::from_secs(10)))?.accept(&vi)?;
+///     Ok(vi)
+/// });
+/// let (local, remote) = (nic.local_address(b"guest")?, nic.local_address(b"greeter")?);
+/// // A server that does not wait yet is no match: ask again.
+/// while let Err(error) = vi.connect(&local, &remote, Timeout::After(Duration::from_secs(10))) {
+///     assert_eq!(error, VipError::NoMatch);
+/// }
+/// let peer = listener.join().unwrap()?;
+/// assert_eq!(vi.state()?, vipl::ViState::Connected);
+/// # drop(peer);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Nic {
+    shared: Arc<NicShared>,
+}
+
+impl Nic {
+    /// Opens a NIC by name: `"VINIC0"`, a port's own name, or an alias of the configuration. The configuration is the
+    /// file that `VIADUCT_CONFIG` names; without one, `VINIC0` is a shared-memory segment of this user.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] for an unknown name, [`VipError::ErrorResource`] when it cannot be opened;
+    /// [`provider::last_error`] tells why in words.
+    pub fn open(name: &str) -> Result<Self> {
+        Self::from_handle(provider::open_nic(name)?)
+    }
+
+    /// Opens the NIC that `config` describes.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_with(config: &pmd::config::NicConfig) -> Result<Self> {
+        Self::from_handle(provider::open_nic_with(config)?)
+    }
+
+    fn from_handle(handle: NicHandle) -> Result<Self> {
+        match provider::query_nic(handle) {
+            Ok(attributes) => Ok(Self {
+                shared: Arc::new(NicShared { handle, attributes }),
+            }),
+            Err(error) => {
+                provider::close_nic(handle)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// What this NIC is and what its limits are [VIPL 4.5].
+    pub fn attributes(&self) -> &NicAttributes {
+        self.shared.attributes()
+    }
+
+    /// The handle by which the provider and error descriptors name this instance.
+    pub fn handle(&self) -> NicHandle {
+        self.shared.handle()
+    }
+
+    /// The host part of every address of this NIC.
+    pub fn host_address(&self) -> HostAddress {
+        HostAddress(*self.attributes().local_nic_address)
+    }
+
+    /// An address of this NIC: where [`Self::connect_wait`] waits, or what a client calls itself.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the discriminator is longer than `max_discriminator_len`.
+    pub fn local_address(&self, discriminator: &[u8]) -> Result<NetAddress> {
+        net_address(self.host_address(), discriminator)
+    }
+
+    /// The address of a discriminator at a named host, at the first address of that host. The name service must have
+    /// been started with [`Self::name_service`].
+    ///
+    /// # Errors
+    /// [`VipError::ErrorNameservice`] for an unknown name, [`VipError::InvalidParameter`] when the discriminator is
+    /// longer than `max_discriminator_len`.
+    pub fn remote_address(&self, host: &str, discriminator: &[u8]) -> Result<NetAddress> {
+        net_address(self.host_by_name(host, 0)?, discriminator)
+    }
+
+    /// Creates a protection tag: memory and VIs of the same tag may be used together [VIPL 3.4.1].
+    ///
+    /// # Errors
+    /// [`VipError::ErrorResource`] when there are `max_ptags` already.
+    pub fn create_ptag(&self) -> Result<Ptag> {
+        let handle = provider::create_ptag(self.handle())?;
+        Ok(Ptag {
+            shared: Arc::new(PtagShared {
+                nic: Arc::clone(&self.shared),
+                handle,
+            }),
+        })
+    }
+
+    /// Allocates and registers memory that only this program and its posted descriptors use [VIPL 3.4.3].
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] for no bytes, [`VipError::ErrorResource`] when the memory or a limit of the NIC
+    /// does not allow it.
+    pub fn create_region(&self, len_bytes: usize, ptag: &Ptag) -> Result<MemoryRegion> {
+        self.allocate(len_bytes, ptag, RdmaAccess::default())
+            .map(MemoryRegion::new)
+    }
+
+    /// Allocates one region for `count` buffers of `buffer_bytes` each, every one on a cache line of its own.
+    ///
+    /// # Errors
+    /// As [`Self::create_region`].
+    pub fn create_buffers(
+        &self,
+        count: usize,
+        buffer_bytes: usize,
+        ptag: &Ptag,
+    ) -> Result<Vec<Buffer>> {
+        if buffer_bytes == 0 {
+            return Err(VipError::InvalidParameter);
+        }
+        let len_bytes = MemoryRegion::stride_bytes(buffer_bytes)
+            .checked_mul(count)
+            .ok_or(VipError::InvalidParameter)?;
+        Ok(self.create_region(len_bytes, ptag)?.split(buffer_bytes))
+    }
+
+    /// Allocates and registers memory that peers may write or read, as `access` says, over VIs that allow it too.
+    ///
+    /// # Errors
+    /// As [`Self::create_region`]; [`VipError::InvalidRdmaRead`] when `access.read` is not supported.
+    pub fn create_rdma_region(
+        &self,
+        len_bytes: usize,
+        ptag: &Ptag,
+        access: RdmaAccess,
+    ) -> Result<RdmaRegion> {
+        self.allocate(len_bytes, ptag, access).map(RdmaRegion::new)
+    }
+
+    fn allocate(
+        &self,
+        len_bytes: usize,
+        ptag: &Ptag,
+        access: RdmaAccess,
+    ) -> Result<Arc<RegionShared>> {
+        RegionShared::allocate(Arc::clone(&self.shared), ptag, len_bytes, access)
+    }
+
+    /// Makes `count` descriptors of up to `max_segments` data segments each, in one registered region. They can be
+    /// posted to any VI of the same tag, again and again.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] for no descriptors or more segments than `max_segments_per_desc` allows;
+    /// otherwise as [`Self::create_region`].
+    pub fn create_descriptors(
+        &self,
+        count: usize,
+        max_segments: usize,
+        ptag: &Ptag,
+    ) -> Result<Vec<Descriptor>> {
+        // An RDMA descriptor has an address segment, which counts too.
+        if max_segments as u64 >= self.attributes().max_segments_per_desc {
+            return Err(VipError::InvalidParameter);
+        }
+        let slots = self.create_buffers(count, Descriptor::slot_bytes(max_segments), ptag)?;
+        Ok(slots
+            .into_iter()
+            .map(|slot| Descriptor::new(slot, max_segments))
+            .collect())
+    }
+
+    /// Creates a completion queue of `entries` entries [VIPL 3.6.1].
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] for no entries or more than `max_cq_entries`, [`VipError::ErrorResource`] when
+    /// there are `max_cq` already.
+    pub fn create_cq(&self, entries: u64) -> Result<CompletionQueue> {
+        CompletionQueue::create(Arc::clone(&self.shared), entries)
+    }
+
+    /// Begins a VI whose descriptors and buffers carry `ptag` [VIPL 3.2.1].
+    pub fn vi(&self, ptag: &Ptag) -> ViBuilder {
+        ViBuilder::new(Arc::clone(&self.shared), ptag.clone())
+    }
+
+    /// Waits for a client that asks for the discriminator of `local` [VIPL 3.3.1].
+    ///
+    /// # Errors
+    /// [`VipError::Timeout`] when none came in time, [`VipError::InvalidParameter`] when `local` is of another host.
+    pub fn connect_wait(&self, local: &NetAddress, timeout: Timeout) -> Result<ConnectionRequest> {
+        let indication = provider::connect_wait(self.handle(), local, timeout)?;
+        Ok(ConnectionRequest::new(Arc::clone(&self.shared), indication))
+    }
+
+    /// Has `handler` called for every error that no descriptor tells [VIPL 3.8.1], on whichever thread finds it. It
+    /// replaces the handler set before; the one set at first writes a log line. It must not wait, and must not own a
+    /// clone of this NIC, which would then never close.
+    ///
+    /// # Errors
+    /// [`VipError::ErrorResource`] when the provider cannot keep it.
+    pub fn set_error_handler(
+        &self,
+        handler: impl FnMut(&ErrorDescriptor) + Send + 'static,
+    ) -> Result<()> {
+        provider::error_callback(self.handle(), Some(Box::new(handler)))
+    }
+
+    /// Goes back to the handler that writes a log line.
+    ///
+    /// # Errors
+    /// As [`Self::set_error_handler`].
+    pub fn reset_error_handler(&self) -> Result<()> {
+        provider::error_callback(self.handle(), None)
+    }
+
+    /// Starts the name service with a hosts file of its own, or with the system's [VIPL 3.9.1].
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the file cannot be used, [`VipError::ErrorNameservice`] when the service
+    /// is started already.
+    pub fn name_service(&self, file: Option<&Path>) -> Result<()> {
+        provider::ns_init(self.handle(), file)
+    }
+
+    /// The address number `index` of a host [VIPL 3.9.2].
+    ///
+    /// # Errors
+    /// [`VipError::ErrorNameservice`] when the name is unknown, has no such index, or the service is not started.
+    pub fn host_by_name(&self, name: &str, index: u64) -> Result<HostAddress> {
+        provider::ns_get_host_by_name(self.handle(), name, index)
+    }
+
+    /// The name of a host [VIPL 3.9.3].
+    ///
+    /// # Errors
+    /// [`VipError::ErrorNameservice`] when the address is unknown or the service is not started.
+    pub fn host_by_address(&self, address: &HostAddress) -> Result<String> {
+        provider::ns_get_host_by_addr(self.handle(), address)
+    }
+
+    /// Ends the name service; the NIC stays in use [VIPL 3.9.4].
+    ///
+    /// # Errors
+    /// [`VipError::ErrorNameservice`] when it is not started.
+    pub fn shut_down_name_service(&self) -> Result<()> {
+        provider::ns_shutdown(self.handle())
+    }
+}
+
+impl fmt::Debug for NicShared {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Nic")
+            .field("name", &self.attributes.name)
+            .field("handle", &self.handle)
+            .finish()
+    }
+}
+
+impl fmt::Debug for Nic {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Nic")
+            .field("name", &self.attributes().name)
+            .field("handle", &self.handle())
+            .finish()
+    }
+}
+
+fn net_address(host: HostAddress, discriminator: &[u8]) -> Result<NetAddress> {
+    let discriminator = Discriminator::new(discriminator).ok_or(VipError::InvalidParameter)?;
+    Ok(NetAddress {
+        host,
+        discriminator,
+    })
+}
+
+struct PtagShared {
+    nic: Arc<NicShared>,
+    handle: PtagHandle,
+}
+
+impl Drop for PtagShared {
+    fn drop(&mut self) {
+        if let Err(error) = provider::destroy_ptag(self.nic.handle(), self.handle) {
+            log::warn!("a protection tag was not destroyed: {error}");
+        }
+    }
+}
+
+/// A protection tag: what memory and VIs must have in common [VIPL 3.4.1].
+///
+/// Clones are the same tag. Memory and VIs that carry it keep it; it is destroyed with the last of them.
+#[derive(Clone)]
+pub struct Ptag {
+    shared: Arc<PtagShared>,
+}
+
+impl Ptag {
+    /// The provider's handle of this tag.
+    pub fn handle(&self) -> PtagHandle {
+        self.shared.handle
+    }
+}
+
+impl PartialEq for Ptag {
+    fn eq(&self, other: &Self) -> bool {
+        self.handle() == other.handle()
+    }
+}
+
+impl Eq for Ptag {}
+
+impl fmt::Debug for Ptag {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Ptag").field(&self.handle()).finish()
+    }
+}

@@ -1,0 +1,476 @@
+//! The calls of the guide, one by one, on plain handles and raw descriptors.
+//!
+//! Every call may be made from any thread. A stale or made-up handle gives
+//! [`VipError::InvalidParameter`]. Each function names the clause of the guide
+//! that it implements.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use fcvi_frame::connect::{Attributes, MAX_DISCRIMINATOR_BYTES};
+use fcvi_frame::flags::WireReliability;
+use pmd::config::{Config, NicConfig};
+use pmd::nic::{self, MemSettings, Queue};
+use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, ViSettings};
+
+use crate::name_service::{NameService, NameServiceError};
+use crate::types::{
+    ConnHandle, ConnectIndication, CqEntry, CqHandle, Done, ErrorDescriptor, ErrorHandler,
+    HostAddress, MemAttributes, MemoryHandle, NetAddress, NicAttributes, NicHandle, PtagHandle,
+    RawDescriptor, Result, Timeout, ViAttributes, ViHandle, ViInfo, ViState, VipError,
+};
+
+thread_local! {
+    static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// The name services of open NICs.
+static NAME_SERVICES: LazyLock<Mutex<HashMap<NicHandle, Arc<NameService>>>> =
+    LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// Why the last failing `open_nic`, `open_nic_with` or `ns_init` of this thread failed, in words.
+pub fn last_error() -> Option<String> {
+    LAST_ERROR.with_borrow(Clone::clone)
+}
+
+fn explain(error: VipError, text: String) -> VipError {
+    log::error!("{text}");
+    LAST_ERROR.set(Some(text));
+    error
+}
+
+impl From<ControlError> for VipError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::InvalidParameter => Self::InvalidParameter,
+            ControlError::Resource => Self::ErrorResource,
+            ControlError::InvalidState => Self::InvalidState,
+            ControlError::ReliabilityLevel => Self::InvalidReliabilityLevel,
+            ControlError::Mtu => Self::InvalidMtu,
+            ControlError::Qos => Self::InvalidQos,
+            ControlError::Ptag => Self::InvalidPtag,
+            ControlError::RdmaRead => Self::InvalidRdmaRead,
+            ControlError::Timeout => Self::Timeout,
+            ControlError::Reject => Self::Reject,
+            ControlError::NoMatch => Self::NoMatch,
+            ControlError::NotReachable => Self::NotReachable,
+        }
+    }
+}
+
+/// Opens a NIC by device name (VIPL 3.1.1, 6.5), with the configuration of the environment.
+///
+/// # Errors
+/// `InvalidParameter` for an unknown name, `ErrorResource` if the NIC cannot be brought up
+/// or the configuration cannot be used; [`last_error`] says why.
+pub fn open_nic(name: &str) -> Result<NicHandle> {
+    let config = Config::from_environment()
+        .map_err(|e| explain(VipError::ErrorResource, format!("configuration: {e}")))?;
+    let Some(nic) = config.nic(name) else {
+        let known: Vec<&str> = config.nics.iter().map(|n| n.name.as_str()).collect();
+        return Err(explain(
+            VipError::InvalidParameter,
+            format!("no NIC is called {name:?}; there are {known:?}"),
+        ));
+    };
+    open_nic_with(nic)
+}
+
+/// Opens a NIC with a configuration of the program's own.
+///
+/// # Errors
+/// `ErrorResource` if the NIC cannot be brought up; [`last_error`] says why.
+pub fn open_nic_with(config: &NicConfig) -> Result<NicHandle> {
+    nic::open(config)
+        .map(NicHandle::from_raw)
+        .map_err(|e| explain(VipError::ErrorResource, format!("NIC {}: {e}", config.name)))
+}
+
+/// Closes one opening and releases everything that it owns (VIPL 3.1.2).
+pub fn close_nic(nic_handle: NicHandle) -> Result<()> {
+    nic::close(nic_handle.into_raw())?;
+    name_services().remove(&nic_handle);
+    Ok(())
+}
+
+/// What the NIC can do (VIPL 3.7.1, 4.5).
+pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
+    /// Programs keep these numbers in an `int`.
+    const MOST: u64 = i32::MAX as u64;
+    let info = nic::info(nic_handle.into_raw())?;
+    let config = info.config;
+    Ok(NicAttributes {
+        name: config.name.clone(),
+        hardware_version: 0,
+        provider_version: provider_version(),
+        nic_address_len: info.host.len() as u16,
+        local_nic_address: info.host,
+        thread_safe: true,
+        max_discriminator_len: MAX_DISCRIMINATOR_BYTES as u16,
+        max_register_bytes: config.max_registered_bytes.min(MOST),
+        max_register_regions: u64::from(config.max_regions),
+        max_register_block_bytes: config.max_registered_bytes.min(MOST),
+        max_vi: u64::from(config.max_vi),
+        max_descriptors_per_queue: u64::from(config.max_descriptors_per_queue),
+        max_segments_per_desc: u64::from(config.max_segments_per_descriptor),
+        max_cq: u64::from(config.max_cq),
+        max_cq_entries: u64::from(config.max_cq_entries),
+        max_transfer_size: u64::from(config.max_transfer_bytes),
+        native_mtu: u64::from(info.native_mtu_bytes),
+        max_ptags: u64::from(config.max_ptags),
+        reliability_level_support: LEVELS_SUPPORTED,
+        rdma_read_support: 0,
+    })
+}
+
+fn provider_version() -> u32 {
+    let part = |text: &str| text.parse::<u32>().unwrap_or(0) & 0xFF;
+    (part(env!("CARGO_PKG_VERSION_MAJOR")) << 16)
+        | (part(env!("CARGO_PKG_VERSION_MINOR")) << 8)
+        | part(env!("CARGO_PKG_VERSION_PATCH"))
+}
+
+/// Counters of a NIC by name: messages, frames, and every drop with its reason.
+pub fn counters(nic_handle: NicHandle) -> Result<Vec<(String, u64)>> {
+    Ok(nic::counters(nic_handle.into_raw())?)
+}
+
+/// Makes a protection tag (VIPL 3.4.1).
+pub fn create_ptag(nic_handle: NicHandle) -> Result<PtagHandle> {
+    Ok(PtagHandle::from_raw(nic::create_ptag(
+        nic_handle.into_raw(),
+    )?))
+}
+
+/// Ends a protection tag that no VI and no region uses (VIPL 3.4.2).
+pub fn destroy_ptag(nic_handle: NicHandle, ptag: PtagHandle) -> Result<()> {
+    Ok(nic::destroy_ptag(nic_handle.into_raw(), ptag.into_raw())?)
+}
+
+fn raw_tag(ptag: Option<PtagHandle>) -> u64 {
+    ptag.map_or(0, PtagHandle::into_raw)
+}
+
+fn tag(raw: u64) -> Option<PtagHandle> {
+    (raw != 0).then(|| PtagHandle::from_raw(raw))
+}
+
+/// Registers memory (VIPL 3.4.3).
+///
+/// # Safety
+/// The range stays mapped until it is deregistered, and the program bears that the
+/// provider and, if `attributes` say so, peers read and write it.
+pub unsafe fn register_mem(
+    nic_handle: NicHandle,
+    address: u64,
+    length_bytes: u64,
+    attributes: &MemAttributes,
+) -> Result<MemoryHandle> {
+    let settings = MemSettings {
+        ptag: raw_tag(attributes.ptag),
+        rdma_write: attributes.rdma_write,
+        rdma_read: attributes.rdma_read,
+    };
+    // SAFETY: passed on from our caller.
+    let handle = unsafe { nic::register(nic_handle.into_raw(), address, length_bytes, &settings) };
+    Ok(MemoryHandle(handle?))
+}
+
+/// Ends a registration (VIPL 3.4.4); nothing touches the memory any more when it returns.
+pub fn deregister_mem(nic_handle: NicHandle, address: u64, handle: MemoryHandle) -> Result<()> {
+    Ok(nic::deregister(nic_handle.into_raw(), address, handle.0)?)
+}
+
+/// Attributes of a registration (VIPL 3.7.5).
+pub fn query_mem(
+    nic_handle: NicHandle,
+    address: u64,
+    handle: MemoryHandle,
+) -> Result<MemAttributes> {
+    let found = nic::query_region(nic_handle.into_raw(), address, handle.0)?;
+    Ok(MemAttributes {
+        ptag: tag(found.ptag),
+        rdma_write: found.rdma_write,
+        rdma_read: found.rdma_read,
+    })
+}
+
+/// Makes a completion queue of at least so many entries (VIPL 3.6.1).
+pub fn create_cq(nic_handle: NicHandle, entries: u64) -> Result<CqHandle> {
+    Ok(CqHandle::from_raw(nic::create_cq(
+        nic_handle.into_raw(),
+        entries,
+    )?))
+}
+
+/// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
+pub fn destroy_cq(cq: CqHandle) -> Result<()> {
+    Ok(nic::destroy_cq(cq.into_raw())?)
+}
+
+/// Makes a VI (VIPL 3.2.1).
+pub fn create_vi(
+    nic_handle: NicHandle,
+    attributes: &ViAttributes,
+    send_cq: Option<CqHandle>,
+    recv_cq: Option<CqHandle>,
+) -> Result<ViHandle> {
+    if attributes.qos != 0 {
+        return Err(VipError::InvalidQos);
+    }
+    let settings = ViSettings {
+        reliability: attributes.reliability,
+        max_transfer_bytes: attributes.max_transfer_bytes,
+        ptag: raw_tag(attributes.ptag),
+        rdma_write: attributes.rdma_write,
+        rdma_read: attributes.rdma_read,
+    };
+    let cq = |cq: Option<CqHandle>| cq.map_or(0, CqHandle::into_raw);
+    Ok(ViHandle::from_raw(nic::create_vi(
+        nic_handle.into_raw(),
+        &settings,
+        cq(send_cq),
+        cq(recv_cq),
+    )?))
+}
+
+/// Ends a VI that is Idle and has nothing on its queues (VIPL 3.2.2).
+pub fn destroy_vi(vi: ViHandle) -> Result<()> {
+    Ok(nic::destroy_vi(vi.into_raw())?)
+}
+
+/// State and attributes of a VI (VIPL 3.7.3).
+pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
+    let info = nic::query_vi(vi.into_raw())?;
+    Ok(ViInfo {
+        state: match info.state {
+            EndpointState::Idle => ViState::Idle,
+            EndpointState::Connected => ViState::Connected,
+            EndpointState::ConnectPending => ViState::ConnectPending,
+            EndpointState::Error => ViState::Error,
+        },
+        attributes: ViAttributes {
+            reliability: info.settings.reliability,
+            max_transfer_bytes: info.settings.max_transfer_bytes,
+            qos: 0,
+            ptag: tag(info.settings.ptag),
+            rdma_write: info.settings.rdma_write,
+            rdma_read: info.settings.rdma_read,
+        },
+        send_queue_empty: info.send_empty,
+        recv_queue_empty: info.recv_empty,
+    })
+}
+
+/// Posts a descriptor on the send queue (VIPL 3.5.1). What is wrong with it is told by its
+/// status, or by an asynchronous error if it cannot be read.
+///
+/// # Safety
+/// The descriptor and its buffers belong to the provider until the descriptor is taken off
+/// the queue. A VI of the safe API must not be posted to.
+#[inline]
+pub unsafe fn post_send(
+    vi: ViHandle,
+    descriptor: *mut RawDescriptor,
+    handle: MemoryHandle,
+) -> Result<()> {
+    // SAFETY: passed on from our caller.
+    Ok(unsafe { nic::post(vi.into_raw(), Queue::Send, descriptor, handle.0) }?)
+}
+
+/// Posts a descriptor on the receive queue (VIPL 3.5.4).
+///
+/// # Safety
+/// As for [`post_send`].
+#[inline]
+pub unsafe fn post_recv(
+    vi: ViHandle,
+    descriptor: *mut RawDescriptor,
+    handle: MemoryHandle,
+) -> Result<()> {
+    // SAFETY: passed on from our caller.
+    Ok(unsafe { nic::post(vi.into_raw(), Queue::Receive, descriptor, handle.0) }?)
+}
+
+#[inline]
+fn done(found: nic::Done) -> Done {
+    match found {
+        nic::Done::Completed { descriptor, status } => Done::Completed { descriptor, status },
+        nic::Done::NotDone => Done::NotDone,
+        nic::Done::Empty => Done::Empty,
+    }
+}
+
+/// Takes the head of the send queue if it is complete (VIPL 3.5.2).
+#[inline]
+pub fn send_done(vi: ViHandle) -> Result<Done> {
+    Ok(done(nic::done(vi.into_raw(), Queue::Send)?))
+}
+
+/// Takes the head of the receive queue if it is complete (VIPL 3.5.5).
+#[inline]
+pub fn recv_done(vi: ViHandle) -> Result<Done> {
+    Ok(done(nic::done(vi.into_raw(), Queue::Receive)?))
+}
+
+/// Waits for the head of the send queue (VIPL 3.5.3).
+pub fn send_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
+    let found = nic::wait_done(vi.into_raw(), Queue::Send, timeout.limit())?;
+    Ok(done(found))
+}
+
+/// Waits for the head of the receive queue (VIPL 3.5.6).
+pub fn recv_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
+    let found = nic::wait_done(vi.into_raw(), Queue::Receive, timeout.limit())?;
+    Ok(done(found))
+}
+
+#[inline]
+fn entry(found: nic::CqEntry) -> CqEntry {
+    CqEntry {
+        vi: ViHandle::from_raw(found.vi),
+        recv_queue: found.receive,
+    }
+}
+
+/// Takes the oldest entry of a completion queue (VIPL 3.5.7).
+#[inline]
+pub fn cq_done(cq: CqHandle) -> Result<CqEntry> {
+    nic::cq_done(cq.into_raw())?
+        .map(entry)
+        .ok_or(VipError::NotDone)
+}
+
+/// Waits for an entry of a completion queue (VIPL 3.5.8).
+pub fn cq_wait(cq: CqHandle, timeout: Timeout) -> Result<CqEntry> {
+    Ok(entry(nic::cq_wait(cq.into_raw(), timeout.limit())?))
+}
+
+fn remote_attributes(attributes: &Attributes) -> ViAttributes {
+    ViAttributes {
+        reliability: match attributes.reliability {
+            WireReliability::Ud => 1,
+            WireReliability::Rd => 2,
+            WireReliability::Rr => 4,
+        },
+        max_transfer_bytes: u64::from(attributes.max_transfer_bytes),
+        qos: 0,
+        ptag: None,
+        rdma_write: attributes.rdma_write,
+        rdma_read: attributes.rdma_read,
+    }
+}
+
+/// Waits for a connection request with this discriminator (VIPL 3.3.1).
+pub fn connect_wait(
+    nic_handle: NicHandle,
+    local: &NetAddress,
+    timeout: Timeout,
+) -> Result<ConnectIndication> {
+    let request = nic::connect_wait(nic_handle.into_raw(), local, timeout.limit())?;
+    Ok(ConnectIndication {
+        remote: request.remote,
+        attributes: remote_attributes(&request.attributes),
+        conn: ConnHandle::from_raw(request.conn),
+    })
+}
+
+/// Accepts a connection request with an Idle VI (VIPL 3.3.2). After an attribute conflict
+/// the request can be accepted with another VI.
+pub fn connect_accept(conn: ConnHandle, vi: ViHandle) -> Result<()> {
+    Ok(nic::connect_accept(conn.into_raw(), vi.into_raw())?)
+}
+
+/// Rejects a connection request (VIPL 3.3.3).
+pub fn connect_reject(conn: ConnHandle) -> Result<()> {
+    Ok(nic::connect_reject(conn.into_raw())?)
+}
+
+/// Requests a connection; returns the attributes of the other end (VIPL 3.3.4).
+pub fn connect_request(
+    vi: ViHandle,
+    local: &NetAddress,
+    remote: &NetAddress,
+    timeout: Timeout,
+) -> Result<ViAttributes> {
+    let attributes = nic::connect_request(vi.into_raw(), local, remote, timeout.limit())?;
+    Ok(remote_attributes(&attributes))
+}
+
+/// Ends a connection and flushes both queues; legal in every state (VIPL 3.3.5).
+pub fn disconnect(vi: ViHandle) -> Result<()> {
+    Ok(nic::disconnect(vi.into_raw())?)
+}
+
+/// Sets the error handler of an opening; `None` restores the default, which logs (VIPL 3.8.1).
+pub fn error_callback(nic_handle: NicHandle, handler: Option<ErrorHandler>) -> Result<()> {
+    let handler = handler.map(|mut handler| -> pmd::Handler {
+        Box::new(move |event| {
+            handler(&ErrorDescriptor {
+                nic: nic_handle,
+                vi: (event.vi != 0).then(|| ViHandle::from_raw(event.vi)),
+                cq: None,
+                descriptor: event.descriptor as *mut RawDescriptor,
+                op_code: event.op_code,
+                resource: event.resource,
+                code: event.code,
+            });
+        })
+    });
+    Ok(nic::set_error_handler(nic_handle.into_raw(), handler)?)
+}
+
+fn name_services() -> std::sync::MutexGuard<'static, HashMap<NicHandle, Arc<NameService>>> {
+    NAME_SERVICES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn name_service(nic_handle: NicHandle) -> Result<Arc<NameService>> {
+    nic::info(nic_handle.into_raw())?;
+    name_services()
+        .get(&nic_handle)
+        .cloned()
+        .ok_or(VipError::ErrorNameservice)
+}
+
+/// Starts the name service of a NIC from a hosts file (VIPL 3.9.1).
+///
+/// # Errors
+/// `ErrorNameservice` if it runs already; `InvalidParameter` for a file that cannot be used.
+pub fn ns_init(nic_handle: NicHandle, file: Option<&Path>) -> Result<()> {
+    let info = nic::info(nic_handle.into_raw())?;
+    if name_services().contains_key(&nic_handle) {
+        return Err(VipError::ErrorNameservice);
+    }
+    let file = file.or(info.config.hosts_file.as_deref());
+    let service = NameService::open(file, HostAddress(*info.host)).map_err(
+        |e: NameServiceError| explain(VipError::InvalidParameter, format!("name service: {e}")),
+    )?;
+    name_services().insert(nic_handle, Arc::new(service));
+    Ok(())
+}
+
+/// The host address of a name; `index` counts its addresses (VIPL 3.9.2).
+pub fn ns_get_host_by_name(nic_handle: NicHandle, name: &str, index: u64) -> Result<HostAddress> {
+    name_service(nic_handle)?
+        .by_name(name, index)
+        .ok_or(VipError::ErrorNameservice)
+}
+
+/// The name of a host address (VIPL 3.9.3).
+pub fn ns_get_host_by_addr(nic_handle: NicHandle, host: &HostAddress) -> Result<String> {
+    name_service(nic_handle)?
+        .by_address(host)
+        .map(str::to_owned)
+        .ok_or(VipError::ErrorNameservice)
+}
+
+/// Ends the name service of a NIC (VIPL 3.9.4).
+pub fn ns_shutdown(nic_handle: NicHandle) -> Result<()> {
+    nic::info(nic_handle.into_raw())?;
+    name_services()
+        .remove(&nic_handle)
+        .map(|_| ())
+        .ok_or(VipError::ErrorNameservice)
+}

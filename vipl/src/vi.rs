@@ -1,0 +1,336 @@
+//! A VI: one end of a connection, with its send queue and its receive queue [VIPL 3.2, 3.3, 3.5].
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::cq::CompletionQueue;
+use crate::descriptor::{Completed, Descriptor, PostError, Status};
+use crate::nic::{NicShared, Ptag};
+use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    Done, MemoryHandle, NetAddress, RawDescriptor, ReliabilityLevel, Result, Timeout, ViAttributes,
+    ViHandle, ViInfo, ViState, VipError, provider,
+};
+
+/// The transfer size of a VI that asks for none: what every NIC allows.
+const DEFAULT_TRANSFER_BYTES: u64 = 64 * 1024;
+
+/// A VI to be, begun by [`Nic::vi`](crate::Nic::vi).
+#[derive(Debug)]
+#[must_use = "nothing is created before `build`"]
+pub struct ViBuilder {
+    nic: Arc<NicShared>,
+    ptag: Ptag,
+    reliability: ReliabilityLevel,
+    max_transfer_bytes: u64,
+    rdma_write: bool,
+    rdma_read: bool,
+    send_cq: Option<CompletionQueue>,
+    recv_cq: Option<CompletionQueue>,
+}
+
+impl ViBuilder {
+    pub(crate) fn new(nic: Arc<NicShared>, ptag: Ptag) -> Self {
+        Self {
+            nic,
+            ptag,
+            reliability: ReliabilityLevel::ReliableDelivery,
+            max_transfer_bytes: DEFAULT_TRANSFER_BYTES,
+            rdma_write: false,
+            rdma_read: false,
+            send_cq: None,
+            recv_cq: None,
+        }
+    }
+
+    /// The reliability level; reliable delivery unless set. Both ends of a connection must agree.
+    pub fn reliability(mut self, level: ReliabilityLevel) -> Self {
+        self.reliability = level;
+        self
+    }
+
+    /// The longest message in bytes; 64 KiB unless set. Both ends of a connection must agree.
+    pub fn max_transfer_bytes(mut self, bytes: u64) -> Self {
+        self.max_transfer_bytes = bytes;
+        self
+    }
+
+    /// Whether the peer may write into this program's memory over this VI; not unless set.
+    pub fn rdma_write(mut self, enabled: bool) -> Self {
+        self.rdma_write = enabled;
+        self
+    }
+
+    /// Whether the peer may read this program's memory over this VI; not unless set.
+    pub fn rdma_read(mut self, enabled: bool) -> Self {
+        self.rdma_read = enabled;
+        self
+    }
+
+    /// Reports completions of the send queue to `cq`; that queue can then not be waited on by itself.
+    pub fn send_cq(mut self, cq: &CompletionQueue) -> Self {
+        self.send_cq = Some(cq.clone());
+        self
+    }
+
+    /// Reports completions of the receive queue to `cq`; that queue can then not be waited on by itself.
+    pub fn recv_cq(mut self, cq: &CompletionQueue) -> Self {
+        self.recv_cq = Some(cq.clone());
+        self
+    }
+
+    /// Creates the VI, idle [VIPL 3.2.1].
+    ///
+    /// # Errors
+    /// [`VipError::InvalidReliabilityLevel`], [`VipError::InvalidMtu`] and [`VipError::InvalidRdmaRead`] for what this
+    /// NIC does not support, [`VipError::InvalidParameter`] for a queue or a tag of another NIC,
+    /// [`VipError::ErrorResource`] when there are `max_vi` already.
+    pub fn build(self) -> Result<Vi> {
+        let attributes = ViAttributes {
+            reliability: self.reliability as u16,
+            max_transfer_bytes: self.max_transfer_bytes,
+            qos: 0,
+            ptag: Some(self.ptag.handle()),
+            rdma_write: self.rdma_write,
+            rdma_read: self.rdma_read,
+        };
+        let send_cq = self.send_cq.as_ref().map(CompletionQueue::handle);
+        let recv_cq = self.recv_cq.as_ref().map(CompletionQueue::handle);
+        let handle = provider::create_vi(self.nic.handle(), &attributes, send_cq, recv_cq)?;
+        let room = self.nic.attributes().max_descriptors_per_queue;
+        Ok(Vi {
+            handle,
+            send_queue: Room::new(room),
+            recv_queue: Room::new(room),
+            ptag: self.ptag,
+            _send_cq: self.send_cq,
+            _recv_cq: self.recv_cq,
+            _nic: self.nic,
+        })
+    }
+}
+
+/// Counts the descriptors that a work queue holds, so that none is posted beyond its limit: the provider would break
+/// the VI for it.
+struct Room {
+    max_descriptors: u64,
+    held: AtomicU64,
+}
+
+impl Room {
+    fn new(max_descriptors: u64) -> Self {
+        Self {
+            max_descriptors,
+            held: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    fn enter(&self) -> bool {
+        // Relaxed, here and in `leave`: a count with no partner. Descriptors are handed over by the provider's queue.
+        if self.held.fetch_add(1, Ordering::Relaxed) < self.max_descriptors {
+            return true;
+        }
+        self.leave();
+        false
+    }
+
+    #[inline]
+    fn leave(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+type PostCall = unsafe fn(ViHandle, *mut RawDescriptor, MemoryHandle) -> Result<()>;
+
+/// A Virtual Interface.
+///
+/// All methods take `&self` and may be called from any thread; each queue gives its descriptors back in the order in
+/// which they were posted. Dropping a VI disconnects it, drops the descriptors that are still in its queues with their
+/// buffers, and destroys it.
+pub struct Vi {
+    handle: ViHandle,
+    send_queue: Room,
+    recv_queue: Room,
+    ptag: Ptag,
+    // Dropped after the VI is destroyed, which is what they are kept for.
+    _send_cq: Option<CompletionQueue>,
+    _recv_cq: Option<CompletionQueue>,
+    _nic: Arc<NicShared>,
+}
+
+impl Vi {
+    /// The handle by which completion queue entries and error descriptors name this VI.
+    pub fn handle(&self) -> ViHandle {
+        self.handle
+    }
+
+    /// State, attributes and whether the queues are empty [VIPL 3.7.3].
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    pub fn info(&self) -> Result<ViInfo> {
+        provider::query_vi(self.handle)
+    }
+
+    /// The state of the VI.
+    ///
+    /// # Errors
+    /// As [`Self::info`].
+    pub fn state(&self) -> Result<ViState> {
+        self.info().map(|info| info.state)
+    }
+
+    /// Asks the host of `remote` for a connection to whoever waits on its discriminator, under the name `local`, and
+    /// gives the attributes of the peer's VI [VIPL 3.3.4].
+    ///
+    /// # Errors
+    /// [`VipError::NoMatch`] at once when nobody waits there, [`VipError::Reject`] when the server does not want it,
+    /// [`VipError::Timeout`] when it does not answer, [`VipError::NotReachable`] when there is no such host,
+    /// [`VipError::InvalidState`] when the VI is not idle, [`VipError::InvalidParameter`] for a zero timeout or a
+    /// `local` of another host.
+    pub fn connect(
+        &self,
+        local: &NetAddress,
+        remote: &NetAddress,
+        timeout: Timeout,
+    ) -> Result<ViAttributes> {
+        provider::connect_request(self.handle, local, remote, timeout)
+    }
+
+    /// Ends the connection, in any state: what is still posted completes as flushed, and the VI is idle [VIPL 3.3.5].
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    pub fn disconnect(&self) -> Result<()> {
+        provider::disconnect(self.handle)
+    }
+
+    /// Posts a send or an RDMA write [VIPL 3.5.1]. On a VI that is not connected it completes at once as flushed.
+    ///
+    /// # Errors
+    /// Gives the descriptor back with [`VipError::ErrorResource`] when the queue holds `max_descriptors_per_queue`,
+    /// with [`VipError::InvalidPtag`] when its tag is not this VI's.
+    #[inline]
+    pub fn post_send(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
+        descriptor.format_send();
+        self.post(&self.send_queue, descriptor, provider::post_send)
+    }
+
+    /// Posts a receive, also before the VI is connected [VIPL 3.5.4].
+    ///
+    /// # Errors
+    /// As [`Self::post_send`].
+    #[inline]
+    pub fn post_recv(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
+        descriptor.format_recv();
+        self.post(&self.recv_queue, descriptor, provider::post_recv)
+    }
+
+    #[inline]
+    fn post(
+        &self,
+        queue: &Room,
+        descriptor: Descriptor,
+        post: PostCall,
+    ) -> std::result::Result<(), PostError> {
+        if *descriptor.ptag() != self.ptag {
+            return Err(PostError {
+                error: VipError::InvalidPtag,
+                descriptor,
+            });
+        }
+        if !queue.enter() {
+            return Err(PostError {
+                error: VipError::ErrorResource,
+                descriptor,
+            });
+        }
+        let (raw, handle) = descriptor.into_raw();
+        // SAFETY: the raw descriptor lies in registered memory and describes registered memory; its owner was given away
+        // with it, so that all of this lives and is left alone until the provider gives it back.
+        match unsafe { post(self.handle, raw.as_ptr(), handle) } {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                queue.leave();
+                // SAFETY: made by `into_raw` just now, and not taken by the provider.
+                let descriptor = unsafe { Descriptor::from_raw(raw) };
+                Err(PostError { error, descriptor })
+            }
+        }
+    }
+
+    /// Takes the descriptor at the head of the send queue when it has completed; never waits [VIPL 3.5.2]. `None` when
+    /// the queue is empty.
+    ///
+    /// # Errors
+    /// [`VipError::NotDone`] when the head has not completed.
+    #[inline]
+    pub fn send_done(&self) -> Result<Option<Completed>> {
+        Self::reap(&self.send_queue, provider::send_done(self.handle)?)
+    }
+
+    /// Takes the descriptor at the head of the receive queue when it has completed; never waits [VIPL 3.5.5]. `None`
+    /// when the queue is empty.
+    ///
+    /// # Errors
+    /// As [`Self::send_done`].
+    #[inline]
+    pub fn recv_done(&self) -> Result<Option<Completed>> {
+        Self::reap(&self.recv_queue, provider::recv_done(self.handle)?)
+    }
+
+    /// Waits for the descriptor at the head of the send queue and takes it [VIPL 3.5.3]. `None` when the queue is empty.
+    ///
+    /// # Errors
+    /// [`VipError::Timeout`] when it has not completed in time, [`VipError::ErrorResource`] when the queue reports to a
+    /// completion queue.
+    pub fn send_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
+        Self::reap(&self.send_queue, provider::send_wait(self.handle, timeout)?)
+    }
+
+    /// Waits for the descriptor at the head of the receive queue and takes it [VIPL 3.5.6]. `None` when the queue is
+    /// empty.
+    ///
+    /// # Errors
+    /// As [`Self::send_wait`].
+    pub fn recv_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
+        Self::reap(&self.recv_queue, provider::recv_wait(self.handle, timeout)?)
+    }
+
+    #[inline]
+    fn reap(queue: &Room, done: Done) -> Result<Option<Completed>> {
+        match done {
+            Done::Empty => Ok(None),
+            Done::NotDone => Err(VipError::NotDone),
+            Done::Completed { descriptor, status } => {
+                queue.leave();
+                let raw = NonNull::new(descriptor).ok_or(VipError::DescriptorError)?;
+                // SAFETY: only `post` puts descriptors into the queues of this VI (whoever posts to its handle by the
+                // provider's unsafe calls answers for it); the provider gives each back once, when it has finished.
+                let descriptor = unsafe { Descriptor::from_raw(raw) };
+                Ok(Some(Completed::new(descriptor, Status::from_raw(status))))
+            }
+        }
+    }
+}
+
+impl Drop for Vi {
+    fn drop(&mut self) {
+        if let Err(error) = self.disconnect() {
+            log::warn!("a VI could not be disconnected when it was dropped: {error}");
+        }
+        while let Ok(Some(_)) = self.send_done() {}
+        while let Ok(Some(_)) = self.recv_done() {}
+        if let Err(error) = provider::destroy_vi(self.handle) {
+            log::warn!("a VI could not be destroyed when it was dropped: {error}");
+        }
+    }
+}
+
+impl fmt::Debug for Vi {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Vi").field(&self.handle).finish()
+    }
+}

@@ -1,0 +1,241 @@
+//! What the tests of the safe API share: a private segment, pairs of connected VIs, messages with a pattern, and
+//! second processes.
+
+// Every test program takes what it needs.
+#![allow(dead_code)]
+
+use std::process::{Child, Command};
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use pmd::config::NicConfig;
+use vipl::{
+    Buffer, Completed, Descriptor, ErrorCode, Nic, Ptag, Result, Timeout, Vi, ViBuilder, ViHandle,
+    VipError,
+};
+
+/// Long enough for any machine; a test that waits this long has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// [`PATIENCE`] as a timeout.
+pub(crate) const WAIT: Timeout = Timeout::After(PATIENCE);
+/// The transfer size of the VIs of these tests.
+pub(crate) const MAX_TRANSFER_BYTES: usize = 64 * 1024;
+/// Tells a process that it is the second one of a test, and the segment of the first.
+const CHILD_MARK: &str = "VIPL_TEST_SEGMENT";
+
+/// Opens the NIC of this test run, on a segment that no other process knows except those that it starts.
+pub(crate) fn open() -> Nic {
+    let config = NicConfig {
+        segment: segment(),
+        ..NicConfig::default()
+    };
+    Nic::open_with(&config)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", vipl::provider::last_error()))
+}
+
+fn segment() -> String {
+    std::env::var(CHILD_MARK).unwrap_or_else(|_| format!("test-{}", std::process::id()))
+}
+
+/// One side of a connection, on an instance of the NIC of its own.
+pub(crate) struct End {
+    pub(crate) vi: Vi,
+    pub(crate) ptag: Ptag,
+    pub(crate) nic: Nic,
+    pub(crate) errors: Errors,
+}
+
+impl End {
+    /// A reliable VI.
+    pub(crate) fn new() -> Self {
+        Self::with(|builder| builder)
+    }
+
+    /// A VI made as `shape` says.
+    pub(crate) fn with(shape: impl FnOnce(ViBuilder) -> ViBuilder) -> Self {
+        let nic = open();
+        let errors = Errors::of(&nic);
+        let ptag = nic.create_ptag().unwrap();
+        let vi = shape(nic.vi(&ptag).max_transfer_bytes(MAX_TRANSFER_BYTES as u64))
+            .build()
+            .unwrap();
+        Self {
+            vi,
+            ptag,
+            nic,
+            errors,
+        }
+    }
+
+    /// A descriptor with one segment that holds `bytes`.
+    pub(crate) fn message(&self, bytes: &[u8]) -> Descriptor {
+        let mut descriptor = self.room(bytes.len().max(1));
+        descriptor.buffer_mut(0)[..bytes.len()].copy_from_slice(bytes);
+        descriptor.set_used_bytes(0, bytes.len());
+        descriptor
+    }
+
+    /// A descriptor with one empty segment of `buffer_bytes`.
+    pub(crate) fn room(&self, buffer_bytes: usize) -> Descriptor {
+        let mut descriptor = self.empty(1);
+        descriptor.push(self.buffer(buffer_bytes)).unwrap();
+        descriptor
+    }
+
+    /// A descriptor without segments.
+    pub(crate) fn empty(&self, max_segments: usize) -> Descriptor {
+        self.nic
+            .create_descriptors(1, max_segments, &self.ptag)
+            .unwrap()
+            .remove(0)
+    }
+
+    pub(crate) fn buffer(&self, buffer_bytes: usize) -> Buffer {
+        self.nic
+            .create_region(buffer_bytes, &self.ptag)
+            .unwrap()
+            .into_buffer()
+    }
+
+    /// Posts a send and waits for its end.
+    pub(crate) fn send(&self, descriptor: Descriptor) -> Completed {
+        self.vi.post_send(descriptor).unwrap();
+        self.vi
+            .send_wait(WAIT)
+            .unwrap()
+            .expect("a descriptor was posted")
+    }
+
+    /// Waits for the next receive.
+    pub(crate) fn recv(&self) -> Completed {
+        self.vi
+            .recv_wait(WAIT)
+            .unwrap()
+            .expect("a descriptor was posted")
+    }
+}
+
+/// Connects two ends of this process, the second as server.
+pub(crate) fn connect(client: &End, server: &End) {
+    let discriminator = unique_discriminator();
+    let address = server.nic.local_address(&discriminator).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            server
+                .nic
+                .connect_wait(&address, WAIT)
+                .unwrap()
+                .accept(&server.vi)
+                .unwrap()
+        });
+        let own = client.nic.local_address(b"client").unwrap();
+        persist(|| client.vi.connect(&own, &address, WAIT)).unwrap();
+    });
+}
+
+/// Two reliable VIs of this process, connected.
+pub(crate) fn pair() -> (End, End) {
+    let ends = (End::new(), End::new());
+    connect(&ends.0, &ends.1);
+    ends
+}
+
+/// Asks again for as long as nobody waits there yet, as clients do.
+pub(crate) fn persist<T>(mut request: impl FnMut() -> Result<T>) -> Result<T> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match request() {
+            Err(VipError::NoMatch) if Instant::now() < deadline => thread::yield_now(),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// A discriminator that no other test of this process uses.
+pub(crate) fn unique_discriminator() -> Vec<u8> {
+    static NEXT: Mutex<u32> = Mutex::new(0);
+    let mut next = NEXT.lock().unwrap();
+    *next += 1;
+    format!("test-{}-{next}", std::process::id()).into_bytes()
+}
+
+/// Bytes that differ by place and by message.
+pub(crate) fn pattern(message: usize, len_bytes: usize) -> Vec<u8> {
+    (0..len_bytes)
+        .map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ message.wrapping_mul(89)) as u8)
+        .collect()
+}
+
+/// The errors that a NIC reports to its handler.
+pub(crate) struct Errors(Mutex<Receiver<(ErrorCode, Option<ViHandle>)>>);
+
+impl Errors {
+    pub(crate) fn of(nic: &Nic) -> Self {
+        let (sender, receiver) = channel();
+        nic.set_error_handler(move |error| {
+            // The test that no longer listens is not interested.
+            let _ = sender.send((error.code, error.vi));
+        })
+        .unwrap();
+        Self(Mutex::new(receiver))
+    }
+
+    /// The next error, which is of `vi`.
+    pub(crate) fn next_of(&self, vi: &Vi) -> ErrorCode {
+        let (code, handle) = self
+            .0
+            .lock()
+            .unwrap()
+            .recv_timeout(PATIENCE)
+            .expect("an error is reported");
+        assert_eq!(handle, Some(vi.handle()));
+        code
+    }
+
+    /// Nothing was reported so far.
+    pub(crate) fn none(&self) -> bool {
+        self.0.lock().unwrap().try_recv().is_err()
+    }
+}
+
+/// Whether this process was started by [`second_process`].
+pub(crate) fn is_child() -> bool {
+    std::env::var_os(CHILD_MARK).is_some()
+}
+
+/// A second process that runs the test of this name, killed when it is dropped.
+pub(crate) struct SecondProcess(Child);
+
+impl SecondProcess {
+    /// Starts it; in it, [`is_child`] is true.
+    pub(crate) fn start(test: &str) -> Self {
+        let program = std::env::current_exe().unwrap();
+        let child = Command::new(program)
+            .args(["--exact", test, "--nocapture"])
+            .env(CHILD_MARK, segment())
+            .spawn();
+        Self(child.unwrap())
+    }
+
+    /// Ends it as nothing can prevent.
+    pub(crate) fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    /// Waits for its end, which is a good one.
+    pub(crate) fn join(mut self) {
+        let status = self.0.wait().unwrap();
+        assert!(status.success(), "the second process: {status}");
+    }
+}
+
+impl Drop for SecondProcess {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.kill();
+        }
+    }
+}

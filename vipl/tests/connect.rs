@@ -1,0 +1,293 @@
+//! Connections: made, refused, ended, and what happens to the descriptors then.
+
+mod common;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{
+    End, MAX_TRANSFER_BYTES, PATIENCE, WAIT, connect, open, pair, persist, unique_discriminator,
+};
+use vipl::{ErrorCode, HostAddress, NetAddress, ReliabilityLevel, Timeout, ViState, VipError};
+
+fn own(end: &End) -> NetAddress {
+    end.nic.local_address(b"client").unwrap()
+}
+
+#[test]
+fn where_nobody_waits_there_is_no_match_at_once() {
+    let client = End::new();
+    let nowhere = client.nic.local_address(&unique_discriminator()).unwrap();
+    let begun = Instant::now();
+    for _ in 0..100 {
+        let outcome = client
+            .vi
+            .connect(&own(&client), &nowhere, Timeout::Infinite);
+        assert_eq!(outcome.unwrap_err(), VipError::NoMatch);
+    }
+    assert!(begun.elapsed() < PATIENCE / 2);
+    assert_eq!(client.vi.state().unwrap(), ViState::Idle);
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_a_timeout() {
+    let (client, server) = (End::new(), End::new());
+    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    let pause = Duration::from_millis(200);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| server.nic.connect_wait(&address, WAIT).unwrap());
+        let outcome = persist(|| {
+            client
+                .vi
+                .connect(&own(&client), &address, Timeout::After(pause))
+        });
+        assert_eq!(outcome.unwrap_err(), VipError::Timeout);
+        let mut request = waiting.join().unwrap();
+        assert_eq!(
+            request.accept(&server.vi),
+            Err(VipError::Timeout),
+            "the client is gone"
+        );
+        assert_eq!(
+            request.accept(&server.vi),
+            Err(VipError::InvalidParameter),
+            "and the request with it"
+        );
+    });
+    assert_eq!(client.vi.state().unwrap(), ViState::Idle);
+}
+
+#[test]
+fn a_server_that_says_no_or_forgets_to_answer_is_a_rejection() {
+    let (client, server) = (End::new(), End::new());
+    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            server
+                .nic
+                .connect_wait(&address, WAIT)
+                .unwrap()
+                .reject()
+                .unwrap();
+            drop(server.nic.connect_wait(&address, WAIT).unwrap());
+        });
+        for _ in 0..2 {
+            let outcome = persist(|| client.vi.connect(&own(&client), &address, WAIT));
+            assert_eq!(outcome.unwrap_err(), VipError::Reject);
+        }
+    });
+}
+
+#[test]
+fn the_server_learns_the_clients_address_and_attributes_and_the_client_the_servers() {
+    let client = End::with(|vi| vi.rdma_write(true));
+    let server = End::new();
+    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
+            assert_eq!(*request.remote(), own(&client));
+            assert_eq!(
+                request.attributes().max_transfer_bytes,
+                MAX_TRANSFER_BYTES as u64
+            );
+            assert_eq!(
+                request.attributes().reliability,
+                ReliabilityLevel::ReliableDelivery as u16
+            );
+            assert!(request.attributes().rdma_write);
+            request.accept(&server.vi).unwrap();
+        });
+        let attributes = persist(|| client.vi.connect(&own(&client), &address, WAIT)).unwrap();
+        assert!(!attributes.rdma_write && attributes.ptag.is_none());
+    });
+    assert_eq!(client.vi.state().unwrap(), ViState::Connected);
+    assert_eq!(server.vi.state().unwrap(), ViState::Connected);
+}
+
+#[test]
+fn attributes_in_conflict_are_told_to_the_server_which_may_try_another_vi() {
+    let (client, server) = (End::new(), End::new());
+    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    let smaller = server
+        .nic
+        .vi(&server.ptag)
+        .max_transfer_bytes(4096)
+        .build()
+        .unwrap();
+    let unreliable = server
+        .nic
+        .vi(&server.ptag)
+        .max_transfer_bytes(MAX_TRANSFER_BYTES as u64);
+    let unreliable = unreliable
+        .reliability(ReliabilityLevel::Unreliable)
+        .build()
+        .unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
+            assert_eq!(request.accept(&smaller), Err(VipError::InvalidMtu));
+            assert_eq!(
+                request.accept(&unreliable),
+                Err(VipError::InvalidReliabilityLevel)
+            );
+            request.accept(&server.vi).unwrap();
+        });
+        persist(|| client.vi.connect(&own(&client), &address, WAIT)).unwrap();
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let (client, server) = pair();
+    let address = server.nic.local_address(b"anywhere").unwrap();
+    let again = client.vi.connect(&own(&client), &address, WAIT);
+    assert_eq!(
+        again.unwrap_err(),
+        VipError::InvalidState,
+        "connected already"
+    );
+
+    let idle = End::new();
+    let zero = idle.vi.connect(&own(&idle), &address, Timeout::Immediate);
+    assert_eq!(zero.unwrap_err(), VipError::InvalidParameter);
+    let elsewhere = NetAddress {
+        host: HostAddress([0x20; 16]),
+        ..own(&idle)
+    };
+    let foreign = idle.vi.connect(&elsewhere, &address, WAIT);
+    assert_eq!(foreign.unwrap_err(), VipError::InvalidParameter);
+    let foreign = idle.nic.connect_wait(&elsewhere, Timeout::Immediate);
+    assert_eq!(foreign.unwrap_err(), VipError::InvalidParameter);
+    assert_eq!(
+        idle.nic
+            .connect_wait(&address, Timeout::Immediate)
+            .unwrap_err(),
+        VipError::Timeout
+    );
+    assert_eq!(
+        idle.nic.local_address(&[0; 100]).unwrap_err(),
+        VipError::InvalidParameter
+    );
+    assert!(idle.nic.local_address(&[0; 16]).is_ok());
+}
+
+#[test]
+fn a_vi_cannot_be_accepted_twice() {
+    let (client, server) = pair();
+    let late = End::new();
+    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
+            assert_eq!(request.accept(&server.vi), Err(VipError::InvalidState));
+            request.reject().unwrap();
+        });
+        let outcome = persist(|| late.vi.connect(&own(&late), &address, WAIT));
+        assert_eq!(outcome.unwrap_err(), VipError::Reject);
+    });
+    assert_eq!(client.vi.state().unwrap(), ViState::Connected);
+}
+
+#[test]
+fn disconnecting_flushes_in_order_and_tells_the_peer_only() {
+    let (client, server) = pair();
+    for end in [&client, &server] {
+        for size in 1..=4 {
+            end.vi.post_recv(end.room(size)).unwrap();
+        }
+    }
+    client.vi.disconnect().unwrap();
+    assert_eq!(client.vi.state().unwrap(), ViState::Idle);
+    assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
+    assert_eq!(server.vi.state().unwrap(), ViState::Error);
+    for end in [&client, &server] {
+        for size in 1..=4 {
+            let flushed = end.vi.recv_done().unwrap().unwrap();
+            assert!(flushed.status.is_flushed(), "{:?}", flushed.status);
+            assert_eq!(
+                flushed.descriptor.buffer(0).len(),
+                size,
+                "in the order of posting"
+            );
+        }
+        assert!(end.vi.recv_done().unwrap().is_none());
+    }
+    assert!(client.errors.none(), "who disconnects is not called back");
+    // In Error every descriptor comes back at once; in Idle sends do, and receives are kept.
+    server.vi.post_recv(server.room(1)).unwrap();
+    assert!(server.recv().status.is_flushed());
+    client.vi.post_send(client.message(b"x")).unwrap();
+    assert!(
+        client
+            .vi
+            .send_wait(WAIT)
+            .unwrap()
+            .unwrap()
+            .status
+            .is_flushed()
+    );
+    client.vi.post_recv(client.room(1)).unwrap();
+    assert_eq!(client.vi.recv_done().unwrap_err(), VipError::NotDone);
+}
+
+#[test]
+fn ends_can_disconnect_twice_and_connect_again() {
+    let (client, server) = pair();
+    for round in 0..5 {
+        server.vi.post_recv(server.room(8)).unwrap();
+        client.send(client.message(b"hello")).ok().unwrap();
+        assert_eq!(
+            server.recv().ok().unwrap().first_bytes(),
+            b"hello",
+            "round {round}"
+        );
+        for end in [&client, &server] {
+            end.vi.disconnect().unwrap();
+            end.vi.disconnect().unwrap();
+        }
+        connect(&client, &server);
+    }
+}
+
+#[test]
+fn names_resolve_while_the_name_service_runs() {
+    let nic = open();
+    assert_eq!(
+        nic.host_by_name("localhost", 0).unwrap_err(),
+        VipError::ErrorNameservice
+    );
+    let hosts = std::env::temp_dir().join(format!("viaduct-hosts-{}", std::process::id()));
+    std::fs::write(&hosts, "192.0.2.7 only-here\n").unwrap();
+    nic.name_service(Some(&hosts)).unwrap();
+    std::fs::remove_file(&hosts).unwrap();
+    assert_eq!(
+        nic.name_service(None).unwrap_err(),
+        VipError::ErrorNameservice,
+        "started already"
+    );
+    assert_eq!(
+        nic.host_by_name("LOCALHOST", 0).unwrap(),
+        nic.host_address()
+    );
+    let address = nic.host_by_name("only-here", 0).unwrap();
+    assert_eq!(address, HostAddress::from_ipv4([192, 0, 2, 7]));
+    assert_eq!(nic.host_by_address(&address).unwrap(), "only-here");
+    assert_eq!(
+        nic.host_by_name("only-here", 1).unwrap_err(),
+        VipError::ErrorNameservice
+    );
+    assert_eq!(
+        nic.remote_address("localhost", b"x").unwrap(),
+        nic.local_address(b"x").unwrap()
+    );
+    nic.shut_down_name_service().unwrap();
+    assert_eq!(
+        nic.host_by_name("only-here", 0).unwrap_err(),
+        VipError::ErrorNameservice
+    );
+    assert_eq!(
+        nic.shut_down_name_service().unwrap_err(),
+        VipError::ErrorNameservice
+    );
+}

@@ -1,0 +1,115 @@
+//! The examples as a user starts them: programs of their own that find each other.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Removes the configuration, and ends the server if the test did not get so far.
+struct Run {
+    config: PathBuf,
+    server: Option<Child>,
+}
+
+impl Run {
+    /// A segment that only the programs of this test share.
+    fn new(name: &str) -> Self {
+        let segment = format!("viaduct-examples-{name}-{}", std::process::id());
+        let config = std::env::temp_dir().join(format!("{segment}.toml"));
+        let text = format!("[[nic]]\nname = \"VINIC0\"\nport = \"shm\"\nsegment = \"{segment}\"\n");
+        std::fs::write(&config, text).unwrap();
+        Self {
+            config,
+            server: None,
+        }
+    }
+
+    /// An example, which was built together with this test.
+    fn example(&self, name: &str) -> Command {
+        let test = std::env::current_exe().unwrap();
+        let profile = test
+            .ancestors()
+            .nth(2)
+            .expect("tests lie in target/<profile>/deps");
+        let mut command = Command::new(profile.join("examples").join(name));
+        command.env("VIADUCT_CONFIG", &self.config);
+        command
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            server.kill().unwrap();
+            server.wait().unwrap();
+        }
+        std::fs::remove_file(&self.config).unwrap();
+    }
+}
+
+#[test]
+fn echo_clients_get_back_what_they_sent() {
+    const CLIENTS: usize = 3;
+    let mut run = Run::new("echo");
+    let count = CLIENTS.to_string();
+    run.server = Some(
+        run.example("echo_server")
+            .args(["-c", &count])
+            .spawn()
+            .unwrap(),
+    );
+    let clients: Vec<Child> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = run.example("echo_client");
+            client
+                .args(["-i", "50", "localhost"])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    for client in clients {
+        let output = client.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        // Five sizes, 50 messages each.
+        assert!(
+            said.contains("250 messages") && said.contains(" 0 errors"),
+            "{said}"
+        );
+    }
+    let status = run.server.take().unwrap().wait().unwrap();
+    assert!(
+        status.success(),
+        "the server leaves when it has served its clients: {status}"
+    );
+}
+
+#[test]
+fn a_client_without_a_server_fails_in_words() {
+    let run = Run::new("nobody");
+    let output = run
+        .example("echo_client")
+        .args(["no-such-host.invalid"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("echo_client: "));
+    let output = run.example("echo_client").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("usage:"));
+}
+
+#[test]
+fn rdma_writes_arrive_as_they_were_sent() {
+    let run = Run::new("rdma");
+    let output = run.example("rdma_write").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{said} {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        said.contains("the flag is set") && said.contains("Some(42)"),
+        "{said}"
+    );
+}

@@ -1,0 +1,333 @@
+//! Who owns what, and what is left when something goes away in the wrong order or without a word.
+
+mod common;
+
+use std::thread;
+use std::time::Instant;
+
+use common::{
+    End, PATIENCE, SecondProcess, WAIT, connect, is_child, open, pair, persist,
+    unique_discriminator,
+};
+use vipl::{ErrorCode, MemAttributes, Nic, RdmaAccess, Timeout, ViState, VipError};
+
+#[test]
+fn a_full_queue_gives_the_descriptor_back_and_stays_whole() {
+    let end = End::new();
+    let room = end.nic.attributes().max_descriptors_per_queue as usize;
+    let descriptors = end.nic.create_descriptors(room + 1, 0, &end.ptag).unwrap();
+    let mut refused = 0;
+    for descriptor in descriptors {
+        if let Err(error) = end.vi.post_recv(descriptor) {
+            assert_eq!(error.error, VipError::ErrorResource);
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 1);
+    assert_eq!(end.vi.state().unwrap(), ViState::Idle);
+    end.vi.disconnect().unwrap();
+    for _ in 0..room {
+        assert!(end.vi.recv_done().unwrap().unwrap().status.is_flushed());
+    }
+    assert!(end.vi.recv_done().unwrap().is_none());
+    end.vi.post_recv(end.empty(0)).unwrap();
+    assert!(end.errors.none(), "the provider saw no overrun");
+}
+
+#[test]
+fn a_descriptor_of_another_tag_is_not_posted() {
+    let (end, other) = (End::new(), End::new());
+    let refused = end.vi.post_recv(other.room(8)).unwrap_err();
+    assert_eq!(refused.error, VipError::InvalidPtag);
+    assert_eq!(refused.descriptor.buffer(0).len(), 8, "with its buffer");
+    // A tag of another instance of the same NIC is as good as one's own.
+    let shared = end.nic.vi(&other.ptag).build().unwrap();
+    shared.post_recv(refused.descriptor).unwrap();
+    assert!(end.errors.none());
+}
+
+#[test]
+fn regions_are_zeroed_aligned_and_cut_without_overlap() {
+    let end = End::new();
+    let region = end.nic.create_region(1000, &end.ptag).unwrap();
+    let expected = MemAttributes {
+        ptag: Some(end.ptag.handle()),
+        rdma_write: false,
+        rdma_read: false,
+    };
+    assert_eq!(region.attributes().unwrap(), expected);
+    assert_eq!(region.len_bytes(), 1000);
+    let mut buffers = region.split(100);
+    // At 0, 128, .. 896.
+    assert_eq!(buffers.len(), 8);
+    for (number, buffer) in buffers.iter_mut().enumerate() {
+        assert!(buffer.iter().all(|&byte| byte == 0));
+        assert_eq!((buffer.len(), buffer.as_ptr() as usize % 64), (100, 0));
+        buffer.fill(number as u8 + 1);
+    }
+    assert_eq!(buffers[0].as_ptr() as usize % 4096, 0);
+    for (number, buffer) in buffers.iter().enumerate() {
+        assert!(buffer.iter().all(|&byte| byte == number as u8 + 1));
+    }
+    let many = end.nic.create_buffers(3, 5000, &end.ptag).unwrap();
+    assert_eq!(
+        many.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(),
+        [5000; 3]
+    );
+    assert_eq!(
+        end.nic.create_region(0, &end.ptag).unwrap_err(),
+        VipError::InvalidParameter
+    );
+    assert_eq!(
+        end.nic.create_buffers(2, 0, &end.ptag).unwrap_err(),
+        VipError::InvalidParameter
+    );
+    assert_eq!(
+        end.nic
+            .create_buffers(2, usize::MAX, &end.ptag)
+            .unwrap_err(),
+        VipError::InvalidParameter
+    );
+    assert_eq!(
+        end.nic
+            .create_descriptors(1, 100_000, &end.ptag)
+            .unwrap_err(),
+        VipError::InvalidParameter
+    );
+    assert!(end.nic.create_descriptors(1, 252, &end.ptag).is_ok());
+}
+
+#[test]
+fn everything_may_be_dropped_in_any_order_with_descriptors_posted() {
+    for order in 0..6 {
+        let (client, server) = pair();
+        let memory = client
+            .nic
+            .create_rdma_region(64, &client.ptag, RdmaAccess::default())
+            .unwrap();
+        for end in [&client, &server] {
+            for _ in 0..3 {
+                end.vi.post_recv(end.room(64)).unwrap();
+            }
+        }
+        let End {
+            vi,
+            ptag,
+            nic,
+            errors,
+        } = client;
+        match order {
+            0 => drop((vi, ptag, nic, memory)),
+            1 => drop((nic, ptag, vi, memory)),
+            2 => drop((memory, nic, vi, ptag)),
+            3 => drop((ptag, memory, vi, nic)),
+            4 => drop((vi, nic, memory, ptag)),
+            _ => drop((ptag, nic, memory, vi)),
+        }
+        drop(errors);
+        assert_eq!(
+            server.errors.next_of(&server.vi),
+            ErrorCode::ConnLost,
+            "order {order}"
+        );
+        assert!(server.recv().status.is_flushed());
+    }
+}
+
+#[test]
+fn a_nic_closed_underneath_gives_errors_and_no_harm() {
+    let (client, server) = pair();
+    client.vi.post_recv(client.room(64)).unwrap();
+    vipl::provider::close_nic(client.nic.handle()).unwrap();
+    assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
+    assert_eq!(
+        client.vi.recv_done().unwrap_err(),
+        VipError::InvalidParameter
+    );
+    assert_eq!(client.vi.state().unwrap_err(), VipError::InvalidParameter);
+    assert_eq!(
+        client.nic.create_ptag().unwrap_err(),
+        VipError::InvalidParameter
+    );
+}
+
+#[test]
+fn a_nic_is_opened_and_closed_many_times() {
+    let kept = open();
+    for _ in 0..200 {
+        let end = End::new();
+        end.vi.post_recv(end.room(64)).unwrap();
+    }
+    let at_once: Vec<Nic> = (0..16).map(|_| open()).collect();
+    assert!(
+        at_once
+            .iter()
+            .all(|nic| nic.host_address() == kept.host_address()),
+        "one host, one address"
+    );
+}
+
+#[test]
+fn unknown_names_are_refused() {
+    drop(open());
+    for name in ["", "nosuchnic", "VINIC9999999"] {
+        assert_eq!(
+            Nic::open(name).unwrap_err(),
+            VipError::InvalidParameter,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn every_type_may_be_sent_and_shared() {
+    fn is_free<T: Send + Sync>() {}
+    is_free::<Nic>();
+    is_free::<vipl::Ptag>();
+    is_free::<vipl::Vi>();
+    is_free::<vipl::CompletionQueue>();
+    is_free::<vipl::ConnectionRequest>();
+    is_free::<vipl::MemoryRegion>();
+    is_free::<vipl::Buffer>();
+    is_free::<vipl::RdmaRegion>();
+    is_free::<vipl::Descriptor>();
+    is_free::<vipl::Completed>();
+}
+
+#[test]
+fn threads_share_a_vi() {
+    const MESSAGES: usize = 2000;
+    let (client, server) = pair();
+    for _ in 0..32 {
+        server.vi.post_recv(server.room(8)).unwrap();
+    }
+    let credits = std::sync::mpsc::sync_channel::<()>(32);
+    for _ in 0..32 {
+        credits.0.send(()).unwrap();
+    }
+    thread::scope(|scope| {
+        let (grant, take) = credits;
+        scope.spawn(|| {
+            let grant = grant;
+            for message in 0..MESSAGES {
+                let arrived = server.recv().ok().unwrap();
+                assert_eq!(arrived.first_bytes(), (message as u64).to_le_bytes());
+                server.vi.post_recv(arrived.descriptor).unwrap();
+                // The sender may have sent everything already.
+                let _ = grant.send(());
+            }
+        });
+        let (spare, used) = std::sync::mpsc::channel();
+        for _ in 0..8 {
+            spare.send(client.room(8)).unwrap();
+        }
+        scope.spawn(|| {
+            let used = used;
+            for message in 0..MESSAGES {
+                take.recv_timeout(PATIENCE).unwrap();
+                let mut descriptor = used.recv_timeout(PATIENCE).unwrap();
+                let _: &vipl::Descriptor = &descriptor;
+                descriptor
+                    .buffer_mut(0)
+                    .copy_from_slice(&(message as u64).to_le_bytes());
+                client.vi.post_send(descriptor).unwrap();
+            }
+            drop(take);
+        });
+        scope.spawn(|| {
+            let spare = spare;
+            let deadline = Instant::now() + PATIENCE;
+            let mut done = 0;
+            while done < MESSAGES {
+                assert!(
+                    Instant::now() < deadline,
+                    "{done} of {MESSAGES} sends are done"
+                );
+                if let Some(sent) = client.vi.send_wait(WAIT).unwrap() {
+                    done += 1;
+                    // Not wanted any more at the end.
+                    let _ = spare.send(sent.ok().unwrap().descriptor);
+                }
+            }
+        });
+    });
+}
+
+#[test]
+fn a_killed_peer_is_a_lost_connection() {
+    const NAME: &[u8] = b"lifetime-killed-peer";
+    if is_child() {
+        let victim = End::new();
+        let own = victim.nic.local_address(b"victim").unwrap();
+        let address = victim.nic.local_address(NAME).unwrap();
+        persist(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
+        victim.send(victim.message(b"alive")).ok().unwrap();
+        loop {
+            thread::park();
+        }
+    }
+    let survivor = End::new();
+    for _ in 0..3 {
+        survivor.vi.post_recv(survivor.room(8)).unwrap();
+    }
+    let address = survivor.nic.local_address(NAME).unwrap();
+    let mut victim = SecondProcess::start("a_killed_peer_is_a_lost_connection");
+    survivor
+        .nic
+        .connect_wait(&address, WAIT)
+        .unwrap()
+        .accept(&survivor.vi)
+        .unwrap();
+    assert_eq!(survivor.recv().ok().unwrap().first_bytes(), b"alive");
+    victim.kill();
+    assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
+    for _ in 0..2 {
+        assert!(survivor.recv().status.is_flushed());
+    }
+    assert_eq!(survivor.vi.state().unwrap(), ViState::Error);
+    // The house is clean: the same VI serves the next peer.
+    survivor.vi.disconnect().unwrap();
+    let next = End::new();
+    connect(&next, &survivor);
+    survivor.vi.post_recv(survivor.room(8)).unwrap();
+    next.send(next.message(b"next")).ok().unwrap();
+    assert_eq!(survivor.recv().first_bytes(), b"next");
+}
+
+#[test]
+fn a_process_that_exits_with_everything_open_leaves_a_clean_house() {
+    const NAME: &[u8] = b"lifetime-careless-peer";
+    if is_child() {
+        let end = End::new();
+        let own = end.nic.local_address(b"careless").unwrap();
+        let address = end.nic.local_address(NAME).unwrap();
+        end.vi.post_recv(end.room(8)).unwrap();
+        persist(|| end.vi.connect(&own, &address, WAIT)).unwrap();
+        std::process::exit(0);
+    }
+    let survivor = End::new();
+    let address = survivor.nic.local_address(NAME).unwrap();
+    for _ in 0..3 {
+        let careless =
+            SecondProcess::start("a_process_that_exits_with_everything_open_leaves_a_clean_house");
+        survivor.vi.post_recv(survivor.room(8)).unwrap();
+        survivor
+            .nic
+            .connect_wait(&address, WAIT)
+            .unwrap()
+            .accept(&survivor.vi)
+            .unwrap();
+        careless.join();
+        assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
+        assert!(survivor.recv().status.is_flushed());
+        survivor.vi.disconnect().unwrap();
+    }
+    let nowhere = survivor.nic.local_address(&unique_discriminator()).unwrap();
+    assert_eq!(
+        survivor
+            .nic
+            .connect_wait(&nowhere, Timeout::Immediate)
+            .unwrap_err(),
+        VipError::Timeout
+    );
+}
