@@ -416,9 +416,10 @@ fn reap(vi: &ViShared, queue: Queue) -> Done {
 pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
     let vi = vi(handle)?;
     let found = reap(vi, queue);
-    if found != Done::NotDone {
+    if let Done::Completed { .. } = found {
         return Ok(found);
     }
+    // An empty queue is looked at too: a program that is written to polls this way.
     vi.device.poll();
     Ok(reap(vi, queue))
 }

@@ -326,7 +326,8 @@ mod tests {
                 }
             }
             prop_assert_eq!(&seen, &expected);
-            prop_assert!(!cursor.walk(&segments, expected.len() as u32, 1, |_, _| {}));
+            let beyond = cursor.walk(&segments, expected.len() as u32, 1, |_, _| ());
+            prop_assert!(!beyond, "a byte past the end");
             if !expected.is_empty() {
                 let middle = expected.len() / 2;
                 let mut again = None;

@@ -78,8 +78,8 @@ mod tests {
             unsafe { write_in_order(memory.as_mut_ptr() as u64 + offset as u64, &data) };
             let end = offset + data.len();
             prop_assert_eq!(&memory[offset..end], &data[..]);
-            prop_assert!(memory[..offset].iter().all(|b| *b == 0xEE));
-            prop_assert!(memory[end..].iter().all(|b| *b == 0xEE));
+            prop_assert!(memory[..offset].iter().all(|b| *b == 0xEE), "before");
+            prop_assert!(memory[end..].iter().all(|b| *b == 0xEE), "after");
         }
     }
 }
