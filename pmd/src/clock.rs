@@ -2,16 +2,16 @@
 
 use std::time::Instant;
 
-/// Time-stamp counter ticks after which the clock itself is read again: about a microsecond.
-#[cfg(target_arch = "x86_64")]
-const STALE_TICKS: u64 = 3000;
+/// Turns between two readings of the clock while the NIC is polled without pause: some
+/// microseconds. A NIC that is polled rarely is polled by its own thread soon, so an
+/// answer is never older than the take-over time.
+const TURNS: u32 = 32;
 
-/// A monotonic clock that asks the system only when its last answer may be stale.
+/// A monotonic clock that asks the system once in many turns.
 pub(crate) struct Clock {
     base: Instant,
     now_ns: u64,
-    #[cfg(target_arch = "x86_64")]
-    ticks: u64,
+    turns: u32,
 }
 
 impl Clock {
@@ -19,28 +19,28 @@ impl Clock {
         Self {
             base: Instant::now(),
             now_ns: 0,
-            #[cfg(target_arch = "x86_64")]
-            ticks: 0,
+            turns: 0,
         }
     }
 
-    /// Now, at most about a microsecond ago.
-    #[inline]
+    /// Now.
     pub(crate) fn now_ns(&mut self) -> u64 {
-        #[cfg(target_arch = "x86_64")]
-        {
-            // SAFETY: every x86-64 processor has the instruction; it reads a counter.
-            let ticks = unsafe { core::arch::x86_64::_rdtsc() };
-            if ticks.wrapping_sub(self.ticks) < STALE_TICKS {
-                return self.now_ns;
-            }
-            self.ticks = ticks;
-        }
+        self.turns = TURNS;
         self.now_ns = self.base.elapsed().as_nanos() as u64;
         self.now_ns
     }
 
-    /// The last answer of [`Clock::now_ns`].
+    /// Now, at most [`TURNS`] calls ago.
+    #[inline]
+    pub(crate) fn turn_ns(&mut self) -> u64 {
+        if self.turns == 0 {
+            return self.now_ns();
+        }
+        self.turns -= 1;
+        self.now_ns
+    }
+
+    /// The last answer.
     #[inline]
     pub(crate) fn last_ns(&self) -> u64 {
         self.now_ns

@@ -193,6 +193,9 @@ pub(crate) fn disconnect(vi: &'static ViShared) -> Outcome<()> {
     poller
         .engine
         .disconnect(now_ns, vi.index, &mut poller.path);
+    // A descriptor that was flushed into memory that is gone has been reported; the VI is
+    // Idle all the same.
+    poller.path.failed.retain(|failed| *failed != vi.index);
     poller.path.flush();
     device.announce(poller);
     Ok(())

@@ -2,6 +2,8 @@
 //!
 //! Everything here runs under the NIC's turn.
 
+use std::collections::VecDeque;
+
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
@@ -83,8 +85,11 @@ pub(crate) struct Datapath {
     pub(crate) completed: bool,
     /// VIs that must go to the Error state when the engine is done with its verb.
     pub(crate) failed: Vec<ViIndex>,
+    /// VIs that went to the Error state: what is posted there is flushed.
+    pub(crate) errored: VecDeque<ViIndex>,
     pub(crate) counters: PathCounters,
     random: RandomPool,
+    workbench: Box<Workbench>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,8 +114,12 @@ impl Datapath {
             turn: 0,
             completed: false,
             failed: Vec::with_capacity(max_vi as usize),
+            errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
             random: RandomPool::default(),
+            workbench: Box::new(Workbench {
+                bytes: [0; WORKBENCH_BYTES],
+            }),
         }
     }
 
@@ -333,9 +342,13 @@ impl Host for Datapath {
             return Transmit::NoRoom;
         };
         let Self {
-            vis, regions, turn, ..
+            vis,
+            regions,
+            turn,
+            workbench,
+            ..
         } = self;
-        let sent = vis
+        let built = vis
             .get_mut(vi.0 as usize)
             .and_then(Option::as_mut)
             .and_then(|path| {
@@ -347,8 +360,7 @@ impl Host for Datapath {
                     }
                     path.send_checked = *turn;
                 }
-                emit_data(
-                    &mut mbuf,
+                workbench.build(
                     template,
                     per_frame,
                     (slot, &mut path.send_cursor),
@@ -356,11 +368,17 @@ impl Host for Datapath {
                     if last { Eof::T } else { Eof::N },
                 )
             });
-        if sent.is_none() {
+        let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
             self.port.free(mbuf);
             return Transmit::Fault;
-        }
+        };
+        mbuf.set_len(bytes);
         self.push(mbuf);
+        // The copy comes last: what follows a store into a shared ring waits for its
+        // cache line if it has to read back anything that was just written.
+        if let Some(mbuf) = self.batch.back_mut() {
+            mbuf.buffer_mut()[..bytes].copy_from_slice(&self.workbench.bytes[..bytes]);
+        }
         Transmit::Sent
     }
 
@@ -502,6 +520,9 @@ impl Host for Datapath {
     fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
         if let Some(path) = self.vi(vi) {
             path.shared.set_state(state);
+            if state == EndpointState::Error && !self.errored.contains(&vi) {
+                self.errored.push_back(vi);
+            }
         }
         self.completed = true;
     }
@@ -523,30 +544,44 @@ impl Host for Datapath {
     }
 }
 
-/// Writes one data frame into a buffer.
-#[inline]
-fn emit_data(
-    mbuf: &mut pmd_port::Mbuf,
-    template: &HeaderTemplate,
-    per_frame: &PerFrame,
-    (slot, cursor): (&Slot, &mut Cursor),
-    payload_bytes: usize,
-    eof: Eof,
-) -> Option<()> {
-    let buffer = mbuf.buffer_mut();
-    let at = template.emit(per_frame, buffer).ok()?;
-    let padded = (payload_bytes + 3) & !3;
-    let bytes = at + padded + FCOE_TRAILER_BYTES;
-    let payload = buffer.get_mut(at..at + padded)?;
-    let (data, fill) = payload.split_at_mut(payload_bytes);
-    fill.fill(0);
-    // SAFETY: the caller found the segments valid for reading in this turn.
-    if !unsafe { gather(cursor, slot, per_frame.relative_offset, data) } {
-        return None;
+/// Where a frame is put together before it goes into the port's buffer.
+///
+/// A slot of a shared ring was last in the receiver's cache: its lines come over
+/// while we write, and reading them back for the CRC would wait for that. These
+/// lines never leave our cache.
+#[repr(C, align(64))]
+struct Workbench {
+    bytes: [u8; WORKBENCH_BYTES],
+}
+
+/// The longest frame, tag included, in whole cache lines.
+const WORKBENCH_BYTES: usize = 2240;
+
+impl Workbench {
+    /// Puts one data frame together; returns its length.
+    #[inline]
+    fn build(
+        &mut self,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        (slot, cursor): (&Slot, &mut Cursor),
+        payload_bytes: usize,
+        eof: Eof,
+    ) -> Option<usize> {
+        let frame = &mut self.bytes[..];
+        let at = template.emit(per_frame, frame).ok()?;
+        let padded = (payload_bytes + 3) & !3;
+        let bytes = at + padded + FCOE_TRAILER_BYTES;
+        let payload = frame.get_mut(at..at + padded)?;
+        let (data, fill) = payload.split_at_mut(payload_bytes);
+        fill.fill(0);
+        // SAFETY: the caller found the segments valid for reading in this turn.
+        if !unsafe { gather(cursor, slot, per_frame.relative_offset, data) } {
+            return None;
+        }
+        seal(frame, bytes, eof).ok()?;
+        Some(bytes)
     }
-    seal(buffer, bytes, eof).ok()?;
-    mbuf.set_len(bytes);
-    Some(())
 }
 
 /// Random numbers from the kernel, fetched many at a time.

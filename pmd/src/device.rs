@@ -7,6 +7,8 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
+use vi_engine::EndpointState;
+
 use crate::config::{NicConfig, Progress};
 use crate::datapath::PathCounters;
 use crate::doorbell::Doorbells;
@@ -130,6 +132,18 @@ impl Device {
             }
         }
         self.doorbells.ring(vi.index.0);
+        if vi.state() != EndpointState::Connected {
+            self.flush_unconnected(vi);
+        }
+    }
+
+    /// What was posted on a VI that processes nothing comes back at once (VIPL 2.4, 3.3.5).
+    #[cold]
+    pub(crate) fn flush_unconnected(&self, vi: &ViShared) {
+        if let Some(poller) = self.hold().as_mut() {
+            poller.flush_unconnected(vi.index);
+            self.announce(poller);
+        }
     }
 
     /// The program made a call. A lost update costs nothing: any change will do.
@@ -177,11 +191,14 @@ impl Device {
         } = poller.path.counters;
         let stats = poller.path.port.stats();
         let usage = self.regions.usage();
+        let (exchanges_open, exchanges_dead) = poller.engine.exchange_usage();
         for (name, value) in [
             ("cq_overruns", cq_overruns),
             ("lost_descriptors", lost_descriptors),
             ("tx_no_room", tx_no_room),
             ("events_dropped", self.events.dropped()),
+            ("exchanges_open", exchanges_open as u64),
+            ("exchanges_dead", exchanges_dead as u64),
             ("regions", usage.regions),
             ("registered_bytes", usage.bytes),
             ("registrations_unlocked", usage.unlocked),

@@ -362,7 +362,7 @@ pub unsafe fn post(
     let vi = vi(handle)?;
     let address = descriptor as u64;
     let posted = {
-        let mut end = vi.queue(queue).post_end.spin_hold();
+        let mut end = vi.queue(queue).post_end.hold();
         // SAFETY: passed on from our caller.
         unsafe { vi.post(queue, &mut end, address, region) }
     };
@@ -372,10 +372,7 @@ pub unsafe fn post(
     }
     match queue {
         Queue::Send => vi.device.kick(vi),
-        Queue::Receive if vi.state() == EndpointState::Error => {
-            vi.device.doorbells.ring(vi.index.0);
-            vi.device.poll();
-        }
+        Queue::Receive if vi.state() == EndpointState::Error => vi.device.flush_unconnected(vi),
         Queue::Receive => {}
     }
     Ok(())
@@ -400,7 +397,7 @@ pub enum Done {
 #[inline]
 fn reap(vi: &ViShared, queue: Queue) -> Done {
     let queue = vi.queue(queue);
-    let mut end = queue.reap_end.spin_hold();
+    let mut end = queue.reap_end.hold();
     match queue.reap(&mut end) {
         Reaped::Done { address, status } => Done::Completed {
             descriptor: address as *mut RawDescriptor,
@@ -456,7 +453,7 @@ pub struct CqEntry {
 
 #[inline]
 fn take(cq: &crate::vi::CqShared) -> Option<CqEntry> {
-    let mut end = cq.ring.take_end.spin_hold();
+    let mut end = cq.ring.take_end.hold();
     loop {
         let entry = cq.ring.take(&mut end)?;
         // An entry whose descriptor was reaped directly tells nothing any more.

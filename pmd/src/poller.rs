@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{BURST, MbufBatch, PortEvent, WakeSource};
-use vi_engine::{Engine, Pumped, ViIndex};
+use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
 
 use crate::clock::Clock;
 use crate::datapath::Datapath;
@@ -28,8 +28,6 @@ pub(crate) struct Poller {
     rx: MbufBatch,
     port_events: Vec<PortEvent>,
     run: VecDeque<ViIndex>,
-    /// VIs in the Error state: what is posted there is flushed.
-    errored: VecDeque<ViIndex>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
     /// Turns taken, and turns that did something.
@@ -55,7 +53,6 @@ impl Poller {
             rx: MbufBatch::new(),
             port_events: Vec::with_capacity(64),
             run: VecDeque::with_capacity(max_vi as usize),
-            errored: VecDeque::with_capacity(max_vi as usize),
             armed: None,
             turns: 0,
             busy_turns: 0,
@@ -68,7 +65,7 @@ impl Poller {
     pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
         self.path.turn += 1;
         self.turns += 1;
-        let now_ns = self.clock.now_ns();
+        let now_ns = self.clock.turn_ns();
         self.engine.set_now(now_ns);
         let mut worked = self.receive(now_ns);
         if self.engine.poll_timeout().is_some_and(|at| at <= now_ns) {
@@ -84,7 +81,7 @@ impl Poller {
         if !self.run.is_empty() {
             worked |= self.serve(now_ns);
         }
-        if !self.errored.is_empty() {
+        if !self.path.errored.is_empty() {
             self.flush_one_errored();
         }
         if !self.path.failed.is_empty() {
@@ -156,7 +153,6 @@ impl Poller {
                 .broken
                 .store(false, crate::sync::Ordering::Relaxed);
             self.engine.fail_vi(now_ns, vi, &mut self.path);
-            self.note_error(vi);
         }
         self.engine
             .pump(now_ns, vi, VI_BUDGET_FRAMES, &mut self.path)
@@ -201,27 +197,29 @@ impl Poller {
     fn fail_vis(&mut self, now_ns: u64) {
         while let Some(vi) = self.path.failed.pop() {
             self.engine.fail_vi(now_ns, vi, &mut self.path);
-            self.note_error(vi);
-        }
-    }
-
-    /// Remembers a VI whose later posts must be flushed.
-    fn note_error(&mut self, vi: ViIndex) {
-        if !self.errored.contains(&vi) {
-            self.errored.push_back(vi);
         }
     }
 
     /// One VI a turn: bounded work however many are in the Error state.
     fn flush_one_errored(&mut self) {
-        use vi_engine::{EndpointState, Host};
-        let Some(vi) = self.errored.pop_front() else {
+        let Some(vi) = self.path.errored.pop_front() else {
             return;
         };
-        if self.engine.state(vi) == Some(EndpointState::Error) {
-            self.path.flush_sends(vi);
-            self.path.flush_receives(vi);
-            self.errored.push_back(vi);
+        if self.flush_unconnected(vi) == Some(EndpointState::Error) {
+            self.path.errored.push_back(vi);
         }
+    }
+
+    /// Gives back what is posted where the VI's state lets nothing be processed: sends
+    /// outside Connected, receives in Error.
+    pub(crate) fn flush_unconnected(&mut self, vi: ViIndex) -> Option<EndpointState> {
+        let state = self.engine.state(vi)?;
+        if state != EndpointState::Connected {
+            self.path.flush_sends(vi);
+        }
+        if state == EndpointState::Error {
+            self.path.flush_receives(vi);
+        }
+        Some(state)
     }
 }

@@ -52,9 +52,8 @@ impl Header {
             return Err(Unreadable);
         }
         let pointer = address as *mut ControlSegment;
-        // SAFETY: 32 aligned bytes inside a registered, mapped region. The application
-        // owns them; a race with it yields some value, which is then checked.
-        let control = unsafe { pointer.read_volatile() };
+        // SAFETY: 32 aligned bytes inside a registered, mapped region.
+        let control = unsafe { read_control(pointer) };
         let bytes = CONTROL_BYTES + u64::from(control.segment_count) * SEGMENT_BYTES;
         let readable = inside(bytes);
         if !readable && u32::from(control.segment_count) <= rules.max_segments {
@@ -78,7 +77,7 @@ impl Header {
     unsafe fn segment(&self, index: usize) -> DataSegment {
         let at = self.address + CONTROL_BYTES + index as u64 * SEGMENT_BYTES;
         // SAFETY: 16 aligned bytes inside the checked range of the descriptor.
-        unsafe { (at as *const DataSegment).read_volatile() }
+        unsafe { read_segment(at as *const DataSegment) }
     }
 
     fn begin(&self, slot: &mut Slot) {
@@ -175,6 +174,50 @@ impl Header {
 
     fn too_many_segments(&self, rules: &PostRules<'_>) -> bool {
         !self.readable || u32::from(self.control.segment_count) > rules.max_segments
+    }
+}
+
+/// Reads one field of application memory, which may change at any time.
+macro_rules! field {
+    ($pointer:expr, $field:ident) => {{
+        // SAFETY: a field of a segment that the caller vouches for.
+        let field = unsafe { &raw const (*$pointer).$field };
+        // SAFETY: as above; a race with the application yields some value, which is
+        // checked before it is used.
+        unsafe { field.read_volatile() }
+    }};
+}
+
+/// Reads a control segment field by field, each once: applications have just written
+/// them one by one, and a wider load would wait until those stores are in the cache.
+/// The link to the next descriptor is never read.
+///
+/// # Safety
+/// `at` points to a control segment inside a registered, mapped region.
+#[inline(always)]
+unsafe fn read_control(at: *const ControlSegment) -> ControlSegment {
+    ControlSegment {
+        next: 0,
+        next_handle: 0,
+        segment_count: field!(at, segment_count),
+        control: field!(at, control),
+        reserved: field!(at, reserved),
+        immediate_data: field!(at, immediate_data),
+        length: field!(at, length),
+        status: 0,
+    }
+}
+
+/// Reads an address or data segment likewise.
+///
+/// # Safety
+/// `at` points to a segment inside a registered, mapped region.
+#[inline(always)]
+unsafe fn read_segment(at: *const DataSegment) -> DataSegment {
+    DataSegment {
+        address: field!(at, address),
+        handle: field!(at, handle),
+        length: field!(at, length),
     }
 }
 

@@ -6,11 +6,20 @@
 //! nothing comes it arms the port and sleeps on it. A program that comes back
 //! finds the port armed, disarms it and sends the thread back to looking.
 //!
+//! ```text
+//!             a thread sleeps, or no call for takeover_us
+//!   looking ---------------------------------------------> polling <--+
+//!      ^                                                     |        | frame, timer,
+//!      |            the program polls                        | idle   | doorbell
+//!      +-----------------------------------------------------+        |
+//!      |            the program polls                        v        |
+//!      +------------------------------------------------- resting ----+
+//! ```
+//!
 //! *Pinned*: the NIC's thread polls on its core and never sleeps.
 //!
 //! A second thread calls the error handlers, so that no handler runs in a turn.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,18 +30,25 @@ use crate::config::Progress;
 use crate::device::Device;
 use crate::open::OpenError;
 use crate::poller::Poller;
-use crate::sync::{self, AtomicU32, Ordering};
+use crate::sync::{self, AtomicBool, AtomicU32, Ordering};
+use crate::sys;
 
 /// How often the port's upkeep runs.
 const UPKEEP: Duration = Duration::from_millis(50);
+/// A sleep shorter than this costs more than it saves.
+const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
+/// How long a port that wakes nobody is left alone.
+const BLIND_SLEEP: Duration = Duration::from_millis(1);
 
 /// Where the NIC's thread rests, and how to get it up.
 #[derive(Default)]
 pub(crate) struct Rest {
-    /// The thread sleeps on this while it only looks.
+    /// Counts what the NIC's thread should hear of at once; it sleeps on this while it looks.
     bell: AtomicU32,
+    /// The NIC's thread drains no doorbells until it is roused.
+    resting: AtomicBool,
     /// Wakes a thread that sleeps on a port's descriptor.
-    wake_fd: OnceLock<OwnedFd>,
+    event: OnceLock<sys::Event>,
 }
 
 impl Rest {
@@ -47,7 +63,10 @@ impl Rest {
     #[cold]
     fn unarm(&self, poller: &mut Poller) {
         if let Some(source) = poller.armed.take() {
+            self.resting.store(false, Ordering::Relaxed);
             poller.path.port.disarm();
+            // Nobody has polled for as long as the thread slept: the last answer is old.
+            poller.clock.now_ns();
             self.rouse(&source);
         }
     }
@@ -58,98 +77,89 @@ impl Rest {
                 word.word().fetch_add(1, Ordering::SeqCst);
                 sync::futex_wake(word.word(), i32::MAX, true);
             }
-            WakeSource::Fd(_) | WakeSource::Poll => self.signal_fd(),
+            WakeSource::Fd(_) | WakeSource::Poll => {
+                if let Some(event) = self.event.get() {
+                    event.signal();
+                }
+            }
         }
     }
 
-    fn signal_fd(&self) {
-        if let Some(fd) = self.wake_fd.get() {
-            let one = 1u64.to_ne_bytes();
-            // SAFETY: 8 bytes of this frame, to an eventfd that lives as long as `self`.
-            // A full counter means that the thread is being woken already.
-            unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), 8) };
-        }
+    /// True if a doorbell that was just rung may be heard by nobody for a while. If it is
+    /// false, whoever has the turn drains the bell, or the thread sees it before it rests.
+    #[inline]
+    pub(crate) fn is_deaf(&self) -> bool {
+        // Partner: the heavy barrier in `rest`. Either the thread sees the doorbell, or
+        // we see that it rests.
+        sync::light_barrier();
+        self.resting.load(Ordering::Relaxed)
     }
 
-    /// Gets the thread up from whatever it sleeps on, to look around.
-    pub(crate) fn interrupt(&self, device: &Device) {
-        self.bell.fetch_add(1, Ordering::SeqCst);
-        sync::futex_wake(&self.bell, 1, false);
-        let mut held = device.hold();
-        if let Some(poller) = held.as_mut() {
-            self.leave(poller);
-        }
-    }
-
-    /// A thread of the program goes to sleep: the NIC's thread is to take over at once.
+    /// Has the NIC's thread look around, unless it sleeps on the port.
     pub(crate) fn call_in(&self) {
         self.bell.fetch_add(1, Ordering::SeqCst);
         sync::futex_wake(&self.bell, 1, false);
     }
 
-    fn sleep_on(&self, source: &WakeSource, limit: Duration) {
-        match source {
-            WakeSource::Futex { word, expected } => {
-                sync::futex_wait(word.word(), *expected, Some(limit.as_nanos() as u64), true);
-            }
-            WakeSource::Fd(fd) => self.sleep_on_fd(*fd, limit),
-            WakeSource::Poll => {
-                self.sleep_on_fd(-1, limit.min(Duration::from_millis(1)));
-            }
+    /// Gets the NIC's thread up from whatever it sleeps on.
+    pub(crate) fn interrupt(&self, device: &Device) {
+        self.call_in();
+        if let Some(poller) = device.hold().as_mut() {
+            self.leave(poller);
         }
     }
 
-    fn sleep_on_fd(&self, fd: i32, limit: Duration) {
-        let wake = self.wake_fd.get().map_or(-1, AsRawFd::as_raw_fd);
-        let mut fds = [fd, wake].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
-        let limit = libc::timespec {
-            tv_sec: limit.as_secs() as libc::time_t,
-            tv_nsec: limit.subsec_nanos().into(),
+    fn sleep_on(&self, source: &WakeSource, limit: Duration) {
+        let fd = match source {
+            WakeSource::Futex { word, expected } => {
+                let limit_ns = limit.as_nanos() as u64;
+                sync::futex_wait(word.word(), *expected, Some(limit_ns), true);
+                return;
+            }
+            WakeSource::Fd(fd) => Some(*fd),
+            WakeSource::Poll => None,
         };
-        // SAFETY: two entries and a time of this frame; no signal mask.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &limit, core::ptr::null()) };
-        if fds[1].revents != 0 {
-            let mut count = [0u8; 8];
-            // SAFETY: 8 bytes of this frame, from a non-blocking eventfd.
-            unsafe { libc::read(wake, count.as_mut_ptr().cast(), 8) };
+        let limit = if fd.is_none() {
+            limit.min(BLIND_SLEEP)
+        } else {
+            limit
+        };
+        if let Some(event) = self.event.get() {
+            event.sleep(fd, limit);
         }
     }
 }
 
-/// Starts the threads of a device whose poller is in place.
-pub(crate) fn start(device: &'static Device) -> Result<Vec<JoinHandle<()>>, OpenError> {
-    if device.rest.wake_fd.get().is_none() {
-        // SAFETY: eventfd(2) takes two integers and gives a new descriptor or -1.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            let error = std::io::Error::last_os_error();
-            return Err(OpenError::new(format!("eventfd: {error}")));
-        }
-        // SAFETY: the descriptor is new and nobody else has it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        device.rest.wake_fd.get_or_init(|| fd);
+/// Starts the threads of a device whose poller is in place. Those that were started are in
+/// `threads` also if another could not be.
+pub(crate) fn start(
+    device: &'static Device,
+    epoch: u32,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> Result<(), OpenError> {
+    if device.rest.event.get().is_none() {
+        let event = sys::Event::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
+        device.rest.event.get_or_init(|| event);
     }
     let core = core_of(device)?;
     let name = &device.config.name;
     let spawn = |role: &str, run: Box<dyn FnOnce() + Send>| {
-        std::thread::Builder::new()
-            .name(format!("{role}-{name}"))
-            .spawn(run)
+        let builder = std::thread::Builder::new().name(format!("{role}-{name}"));
+        sys::without_signals(|| builder.spawn(run))
             .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))
     };
-    let poll = spawn(
+    threads.push(spawn(
         "poll",
         Box::new(move || match core {
-            Some(core) => pinned(device, core),
-            None => inline(device),
+            Some(core) => pinned(device, epoch, core),
+            None => inline(device, epoch),
         }),
-    )?;
-    let events = spawn("events", Box::new(move || crate::instance::deliver(device)))?;
-    Ok(vec![poll, events])
+    )?);
+    threads.push(spawn(
+        "events",
+        Box::new(move || crate::instance::deliver(device, epoch)),
+    )?);
+    Ok(())
 }
 
 /// The core of a pinned NIC; it must exist and be ours.
@@ -171,26 +181,22 @@ fn core_of(device: &Device) -> Result<Option<core_affinity::CoreId>, OpenError> 
         })
 }
 
-fn pinned(device: &'static Device, core: core_affinity::CoreId) {
+fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
     if !core_affinity::set_for_current(core) {
         log::warn!("the poll thread could not be pinned to core {}", core.id);
     }
-    let mut upkeep = Instant::now();
-    let mut idle = 0u32;
-    while !device.stop.load(Ordering::Relaxed) {
+    let mut upkeep_at_ns = 0;
+    while device.runs(epoch) {
         let Some(mut held) = device.turn.try_hold() else {
             std::thread::yield_now();
             continue;
         };
         if let Some(poller) = held.as_mut() {
-            if poller.turn(&device.doorbells) {
-                idle = 0;
-            } else {
-                idle += 1;
-            }
+            poller.turn(&device.doorbells);
             device.announce(poller);
-            if idle % 1024 == 1023 && upkeep.elapsed() >= UPKEEP {
-                upkeep = Instant::now();
+            let now_ns = poller.clock.last_ns();
+            if now_ns >= upkeep_at_ns {
+                upkeep_at_ns = now_ns + UPKEEP.as_nanos() as u64;
                 poller.path.port.upkeep();
             }
         }
@@ -199,21 +205,40 @@ fn pinned(device: &'static Device, core: core_affinity::CoreId) {
     }
 }
 
+/// What the program has done so far, as the NIC's thread sees it.
+#[derive(Clone, Copy)]
+struct Seen {
+    bell: u32,
+    activity: u32,
+}
+
+impl Seen {
+    fn of(device: &Device) -> Self {
+        // The bell first: whoever goes to sleep has polled before. So polls that are seen
+        // without a bell are those of a thread that is awake, or whose bell comes later.
+        Self {
+            bell: device.rest.bell.load(Ordering::SeqCst),
+            activity: device.activity.load(Ordering::Relaxed),
+        }
+    }
+}
+
 /// The thread of an inline NIC: looks, and takes over when nobody polls.
-fn inline(device: &'static Device) {
-    let look = Duration::from_micros(device.config.takeover_us);
+fn inline(device: &'static Device, epoch: u32) {
+    let look_ns = device.config.takeover_us.saturating_mul(1000);
     let mut upkeep = Instant::now();
-    while !device.stop.load(Ordering::SeqCst) {
-        let bell = device.rest.bell.load(Ordering::SeqCst);
-        let activity = device.activity.load(Ordering::Relaxed);
-        if device.sleepers.load(Ordering::SeqCst) == 0 {
-            sync::futex_wait(&device.rest.bell, bell, Some(look.as_nanos() as u64), false);
-        }
+    let mut seen = Seen::of(device);
+    while device.runs(epoch) {
+        sync::futex_wait(&device.rest.bell, seen.bell, Some(look_ns), false);
         keep_up(device, &mut upkeep);
-        let asleep = device.sleepers.load(Ordering::SeqCst) != 0;
-        if asleep || device.activity.load(Ordering::Relaxed) == activity {
-            take_over(device, &mut upkeep);
-        }
+        let now = Seen::of(device);
+        let sleeps = now.bell != seen.bell && device.sleepers.load(Ordering::SeqCst) != 0;
+        let silent = now.activity == seen.activity;
+        seen = if sleeps || silent {
+            take_over(device, epoch, now, &mut upkeep)
+        } else {
+            now
+        };
     }
 }
 
@@ -226,63 +251,84 @@ fn keep_up(device: &'static Device, upkeep: &mut Instant) {
     }
 }
 
-/// Polls in place of the program until it comes back.
-fn take_over(device: &'static Device, upkeep: &mut Instant) {
+/// Polls in place of the program until it polls again without going to sleep. Returns what
+/// was seen of it then.
+fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut Instant) -> Seen {
     let spin = Duration::from_micros(device.config.spin_us);
-    let mut last_work = Instant::now();
-    let activity = device.activity.load(Ordering::Relaxed);
-    while !device.stop.load(Ordering::SeqCst) {
-        let back = device.activity.load(Ordering::Relaxed) != activity;
-        if back && device.sleepers.load(Ordering::SeqCst) == 0 {
-            return;
+    let mut idle_since = Instant::now();
+    while device.runs(epoch) {
+        let now = Seen::of(device);
+        if now.activity != seen.activity && now.bell == seen.bell {
+            return now;
         }
+        seen = now;
         if let Some(mut held) = device.turn.try_hold() {
             if let Some(poller) = held.as_mut() {
                 if poller.turn(&device.doorbells) {
-                    last_work = Instant::now();
+                    idle_since = Instant::now();
                 }
                 device.announce(poller);
             }
         }
-        if last_work.elapsed() >= spin {
-            rest(device);
+        let idle = idle_since.elapsed();
+        if idle >= spin {
             keep_up(device, upkeep);
-            last_work = Instant::now();
+            rest(device, epoch, idle);
         } else {
             core::hint::spin_loop();
         }
     }
+    seen
 }
 
-/// Arms the port, looks once more, and sleeps until a frame, a timer, or the program comes.
-fn rest(device: &'static Device) {
+/// Arms the port, looks once more, and sleeps until a frame, a timer, a doorbell or the
+/// program comes. `idle`: since when nothing was to be done.
+fn rest(device: &'static Device, epoch: u32, idle: Duration) {
     let (source, limit) = {
         let mut held = device.hold();
         let Some(poller) = held.as_mut() else {
             return;
         };
+        if !device.runs(epoch) {
+            return;
+        }
         let source = poller.path.port.arm();
+        device.rest.resting.store(true, Ordering::Relaxed);
+        // Partner: the light barrier in `Rest::is_deaf`.
+        sync::heavy_barrier();
         let worked = poller.turn(&device.doorbells);
         device.announce(poller);
         if worked {
+            device.rest.resting.store(false, Ordering::Relaxed);
             poller.path.port.disarm();
             return;
         }
         poller.armed = Some(source.clone());
-        let now_ns = poller.clock.last_ns();
-        let timer = poller
-            .engine
-            .poll_timeout()
-            .map_or(UPKEEP, |at| Duration::from_nanos(at.saturating_sub(now_ns)));
-        (source, timer.clamp(Duration::from_micros(20), UPKEEP))
+        (source, longest_rest(poller, idle))
     };
     device.rest.sleep_on(&source, limit);
     let mut held = device.hold();
     if let Some(poller) = held.as_mut() {
-        if poller.armed.take().is_some() {
+        // In a later epoch the port and who sleeps on it are another's.
+        if device.runs(epoch) && poller.armed.take().is_some() {
+            device.rest.resting.store(false, Ordering::Relaxed);
             poller.path.port.disarm();
+            poller.clock.now_ns();
         }
     }
+}
+
+/// How long the thread may sleep if no frame comes.
+fn longest_rest(poller: &mut Poller, idle: Duration) -> Duration {
+    let now_ns = poller.clock.now_ns();
+    let timer = poller
+        .engine
+        .poll_timeout()
+        .map_or(UPKEEP, |at| Duration::from_nanos(at.saturating_sub(now_ns)));
+    // A port wakes nobody when it has room again: what waits for room is tried once more
+    // after a part of the time that it waited already.
+    let room = if poller.has_unsent() { idle / 4 } else { UPKEEP };
+    timer.min(room).clamp(SHORTEST_SLEEP, UPKEEP)
 }
 
 /// Why a wait ended without what it waited for.

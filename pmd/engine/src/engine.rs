@@ -79,6 +79,12 @@ impl Engine {
         &self.counters
     }
 
+    /// OX_IDs of exchanges that have not ended, and of those that were given up less than
+    /// R_A_TOV ago. Looks at all of them: not for the data path.
+    pub fn exchange_usage(&self) -> (usize, usize) {
+        self.exchanges.usage()
+    }
+
     /// Adds an Idle VI; `None` if all places are taken.
     pub fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
         let slot = self.endpoints.iter().position(Option::is_none)?;

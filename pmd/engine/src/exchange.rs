@@ -84,6 +84,12 @@ impl ExchangePool {
         }
     }
 
+    /// OX_IDs of exchanges that have not ended, and of those that are dead for R_A_TOV.
+    pub(crate) fn usage(&self) -> (usize, usize) {
+        let taken = self.next.iter().filter(|next| next.open).count();
+        (taken - self.dead.len(), self.dead.len())
+    }
+
     #[cold]
     fn revive(&mut self, now_ns: u64) {
         while let Some((at, ox_id)) = self.dead.front().copied() {
@@ -128,9 +134,13 @@ mod tests {
             pool.open(0).unwrap();
         }
         assert_eq!(pool.open(0), None);
+        assert_eq!(pool.usage(), (OX_IDS, 0));
         pool.abandon(5, 77, 3);
+        assert_eq!(pool.usage(), (OX_IDS - 1, 1));
         assert_eq!(pool.open(1004), None);
         let e = pool.open(1005).unwrap();
         assert_eq!((e.ox_id, e.seq_id, e.seq_cnt), (77, 1, 3));
+        pool.close(e.ox_id, e.seq_cnt);
+        assert_eq!(pool.usage(), (OX_IDS - 1, 0));
     }
 }

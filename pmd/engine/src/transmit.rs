@@ -12,6 +12,7 @@ use fcvi_frame::profile;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Level, Link, Phase, TxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
+use crate::exchange::Exchange;
 use crate::host::{Host, SendWork, Status, Transmit};
 
 /// Why a pump stopped.
@@ -119,6 +120,17 @@ impl Engine {
                 let Some(exchange) = self.exchanges.open(now_ns) else {
                     return Pumped::Blocked;
                 };
+                let room = match work.remote {
+                    None => tx.send_payload_bytes,
+                    Some(_) => tx.write_payload_bytes,
+                };
+                if work.length_bytes <= room {
+                    match self.send_whole(now_ns, vi, &work, exchange, host) {
+                        Step::Next => continue,
+                        Step::Blocked => return Pumped::Blocked,
+                        Step::Broken => return Pumped::Idle,
+                    }
+                }
                 tx.message = Some(TxMessage {
                     work,
                     exchange,
@@ -158,6 +170,56 @@ impl Engine {
             host,
         );
         false
+    }
+
+    /// Sends a message that fits into one frame. Nothing of it is remembered: if the port
+    /// has no room it starts anew.
+    #[inline(always)]
+    fn send_whole<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        work: &SendWork,
+        exchange: Exchange,
+        host: &mut H,
+    ) -> Step {
+        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
+            return Step::Broken;
+        };
+        let level = ep.params.level;
+        let Some(tx) = ep.tx.as_mut() else {
+            return Step::Broken;
+        };
+        let template = match work.remote {
+            None => &tx.send,
+            Some(_) => &tx.write,
+        };
+        let message = TxMessage {
+            work: *work,
+            exchange,
+            msg_id: tx.next_msg_id,
+            sent_bytes: 0,
+            next_seq_cnt: exchange.seq_cnt,
+        };
+        let per_frame = per_frame(&message, level, work.length_bytes, true);
+        match host.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
+            Transmit::Sent => {}
+            Transmit::NoRoom => {
+                self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                return Step::Blocked;
+            }
+            Transmit::Fault => {
+                self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
+                return self.sending_fault(now_ns, vi, host);
+            }
+        }
+        tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
+        self.counters.count(Counter::TxFrames);
+        self.counters.count(Counter::TxMessages);
+        self.exchanges
+            .close(exchange.ox_id, exchange.seq_cnt.wrapping_add(1));
+        host.complete_send(vi, Status::OK, work.length_bytes);
+        Step::Next
     }
 
     /// Sends the next frame of the open message.
@@ -244,7 +306,7 @@ impl Engine {
 }
 
 /// What changes from frame to frame [FCVI P-3, P-6].
-#[inline]
+#[inline(always)]
 fn per_frame(message: &TxMessage, level: Level, payload_bytes: u32, last: bool) -> PerFrame {
     let mut f_ctl = if last {
         profile::F_CTL_ONE_WAY_LAST

@@ -12,14 +12,19 @@ use core::ptr::NonNull;
 pub const BURST: usize = 32;
 
 /// A buffer of a port that holds at most one whole Ethernet frame, without FCS.
+///
+/// Two machine words, so that it travels in registers: moved through memory, its
+/// loads would wait for the stores into ring slots that come before them.
 #[derive(Debug)]
 #[must_use = "an Mbuf goes back to its port by tx_burst or free"]
 pub struct Mbuf {
     data: NonNull<u8>,
-    len_bytes: u32,
-    capacity_bytes: u32,
-    cookie: u64,
+    /// `cookie 32 | capacity 16 | length 16`, both in bytes.
+    word: u64,
 }
+
+/// The longest frame that an [`Mbuf`] can hold, in bytes.
+pub const MAX_CAPACITY_BYTES: u32 = 0xFFFF;
 
 // SAFETY: an Mbuf is a unique handle to its memory: whoever holds it is the
 // only one in this process who reads or writes those bytes (obligation of
@@ -35,20 +40,20 @@ impl Mbuf {
     /// # Safety
     /// `data` points to `capacity_bytes` bytes that stay mapped, readable and
     /// writable until the handle went back to the driver, and that nobody else
-    /// in this process touches until then; `len_bytes <= capacity_bytes`, and
-    /// the first `len_bytes` bytes are initialised.
+    /// in this process touches until then; `len_bytes <= capacity_bytes <=`
+    /// [`MAX_CAPACITY_BYTES`], and the first `len_bytes` bytes are initialised.
     pub unsafe fn from_raw(
         data: NonNull<u8>,
         len_bytes: u32,
         capacity_bytes: u32,
-        cookie: u64,
+        cookie: u32,
     ) -> Self {
-        debug_assert!(len_bytes <= capacity_bytes);
+        debug_assert!(len_bytes <= capacity_bytes && capacity_bytes <= MAX_CAPACITY_BYTES);
         Self {
             data,
-            len_bytes,
-            capacity_bytes,
-            cookie,
+            word: u64::from(cookie) << 32
+                | u64::from(capacity_bytes as u16) << 16
+                | u64::from(len_bytes as u16),
         }
     }
 
@@ -57,7 +62,7 @@ impl Mbuf {
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `from_raw` promises that the first `len_bytes` bytes are
         // mapped, initialised and ours.
-        unsafe { core::slice::from_raw_parts(self.data.as_ptr(), self.len_bytes as usize) }
+        unsafe { core::slice::from_raw_parts(self.data.as_ptr(), self.len()) }
     }
 
     /// The whole buffer, for writing a frame; follow with [`Mbuf::set_len`].
@@ -66,38 +71,38 @@ impl Mbuf {
         // SAFETY: `from_raw` promises `capacity_bytes` bytes that are mapped and
         // ours; drivers hand out memory that was zeroed when it was mapped, so
         // every byte is initialised.
-        unsafe { core::slice::from_raw_parts_mut(self.data.as_ptr(), self.capacity_bytes as usize) }
+        unsafe { core::slice::from_raw_parts_mut(self.data.as_ptr(), self.capacity()) }
     }
 
     /// Sets the length of the frame in bytes; a length above the capacity is cut to it.
     #[inline]
     pub fn set_len(&mut self, len_bytes: usize) {
-        debug_assert!(len_bytes <= self.capacity_bytes as usize);
-        self.len_bytes = (len_bytes as u32).min(self.capacity_bytes);
+        debug_assert!(len_bytes <= self.capacity());
+        self.word = self.word & !0xFFFF | len_bytes.min(self.capacity()) as u64;
     }
 
     /// The length of the frame in bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len_bytes as usize
+        (self.word & 0xFFFF) as usize
     }
 
     /// True while no frame was written.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len_bytes == 0
+        self.len() == 0
     }
 
     /// How many bytes the buffer can hold.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.capacity_bytes as usize
+        (self.word >> 16 & 0xFFFF) as usize
     }
 
     /// The driver's own mark.
     #[inline]
-    pub fn cookie(&self) -> u64 {
-        self.cookie
+    pub fn cookie(&self) -> u32 {
+        (self.word >> 32) as u32
     }
 }
 
@@ -126,35 +131,44 @@ impl MbufBatch {
     }
 
     /// Adds a buffer at the end; a full batch gives it back.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, mbuf: Mbuf) -> Result<(), Mbuf> {
-        if self.head == self.tail {
-            self.head = 0;
-            self.tail = 0;
-        } else if self.tail == BURST && self.head > 0 {
-            self.slots.rotate_left(self.head);
-            self.tail -= self.head;
-            self.head = 0;
+        if self.tail == BURST && !self.close_up() {
+            return Err(mbuf);
         }
-        match self.slots.get_mut(self.tail) {
-            Some(slot) => {
-                *slot = Some(mbuf);
-                self.tail += 1;
-                Ok(())
-            }
-            None => Err(mbuf),
-        }
+        self.slots[self.tail] = Some(mbuf);
+        self.tail += 1;
+        Ok(())
+    }
+
+    /// Moves what is left to the front; false if there is no room there.
+    #[cold]
+    fn close_up(&mut self) -> bool {
+        self.slots.rotate_left(self.head);
+        self.tail -= self.head;
+        self.head = 0;
+        self.tail < BURST
     }
 
     /// Takes the first buffer.
-    #[inline]
+    #[inline(always)]
     pub fn pop(&mut self) -> Option<Mbuf> {
         if self.head == self.tail {
             return None;
         }
         let mbuf = self.slots[self.head].take();
         self.head += 1;
+        if self.head == self.tail {
+            self.head = 0;
+            self.tail = 0;
+        }
         mbuf
+    }
+
+    /// The last buffer, left in place.
+    #[inline(always)]
+    pub fn back_mut(&mut self) -> Option<&mut Mbuf> {
+        self.slots[self.head..self.tail].last_mut()?.as_mut()
     }
 
     /// The first buffer, left in place.
@@ -245,7 +259,7 @@ mod tests {
                 prop_assert_eq!(batch.room(), BURST - oracle.len());
                 prop_assert_eq!(batch.is_empty(), oracle.is_empty());
                 prop_assert_eq!(batch.front().map(Mbuf::cookie), oracle.front().copied());
-                let cookies: Vec<u64> = batch.iter().map(Mbuf::cookie).collect();
+                let cookies: Vec<u32> = batch.iter().map(Mbuf::cookie).collect();
                 prop_assert_eq!(cookies, Vec::from(oracle.clone()));
             }
         }

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::mapping::Mapping;
-use crate::mbuf::Mbuf;
+use crate::mbuf::{MAX_CAPACITY_BYTES, Mbuf};
 
 /// Buffers start at multiples of this: two cache lines, which the adjacent-line prefetcher takes as one.
 const BUFFER_ALIGN_BYTES: usize = 128;
@@ -18,9 +18,12 @@ pub struct MempoolConfig {
     pub buffer_bytes: u32,
     /// Ask for huge pages; ordinary ones are taken when there are none.
     pub huge_pages: bool,
-    /// Stands in the upper 16 bits of every cookie, for owners of several pools.
-    pub tag: u16,
+    /// Stands in the upper 8 bits of every cookie, for owners of several pools.
+    pub tag: u8,
 }
+
+/// Buffers in one pool, at most.
+pub const MAX_BUFFERS: u32 = 1 << 16;
 
 /// A pool of buffers that one thread at a time allocates from and frees to.
 ///
@@ -37,20 +40,22 @@ pub struct Mempool {
     exhausted: u64,
     foreign: u64,
     #[cfg(debug_assertions)]
-    generations: Box<[u16]>,
+    generations: Box<[u8]>,
 }
 
 impl Mempool {
     /// Maps the memory of a pool.
     ///
     /// # Errors
-    /// `InvalidInput` for a pool without buffers or bytes, or larger than the
-    /// address space; else what mmap(2) says.
+    /// `InvalidInput` for a pool without buffers or bytes, with more than
+    /// [`MAX_BUFFERS`], or with buffers larger than an Mbuf can say; else what
+    /// mmap(2) says.
     pub fn new(config: MempoolConfig) -> io::Result<Self> {
         let stride_bytes = (config.buffer_bytes as usize).next_multiple_of(BUFFER_ALIGN_BYTES);
         let len_bytes = stride_bytes
             .checked_mul(config.buffers as usize)
             .filter(|&len_bytes| len_bytes > 0)
+            .filter(|_| config.buffers <= MAX_BUFFERS && config.buffer_bytes <= MAX_CAPACITY_BYTES)
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let mapping = if config.huge_pages {
             Mapping::anonymous_huge(len_bytes)?
@@ -121,22 +126,22 @@ impl Mempool {
     /// Which buffer of its pool this is: below [`MempoolConfig::buffers`].
     #[inline]
     pub fn index_of(mbuf: &Mbuf) -> u32 {
-        mbuf.cookie() as u32
+        mbuf.cookie() & 0xFFFF
     }
 
     /// The [`MempoolConfig::tag`] of the pool that the buffer came from.
     #[inline]
-    pub fn tag_of(mbuf: &Mbuf) -> u16 {
-        (mbuf.cookie() >> 48) as u16
+    pub fn tag_of(mbuf: &Mbuf) -> u8 {
+        (mbuf.cookie() >> 24) as u8
     }
 
     #[inline]
-    fn cookie(&self, index: u32) -> u64 {
+    fn cookie(&self, index: u32) -> u32 {
         #[cfg(debug_assertions)]
         let generation = self.generations[index as usize];
         #[cfg(not(debug_assertions))]
-        let generation = 0u16;
-        u64::from(self.config.tag) << 48 | u64::from(generation) << 32 | u64::from(index)
+        let generation = 0u8;
+        u32::from(self.config.tag) << 24 | u32::from(generation) << 16 | index
     }
 
     /// The memory of the buffers, for whoever must keep it alive.

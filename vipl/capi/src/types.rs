@@ -211,6 +211,9 @@ pub struct VipErrorDescriptor {
     pub error_code: u32,
 }
 
+/// `VIP_STATUS_OP_*` are operation codes shifted by so many bits.
+const STATUS_OP_SHIFT: u32 = 16;
+
 impl From<&ErrorDescriptor> for VipErrorDescriptor {
     fn from(error: &ErrorDescriptor) -> Self {
         Self {
@@ -218,7 +221,7 @@ impl From<&ErrorDescriptor> for VipErrorDescriptor {
             vi_handle: handle_to_c(error.vi.map_or(0, |vi| vi.into_raw())),
             cq_handle: handle_to_c(error.cq.map_or(0, |cq| cq.into_raw())),
             descriptor_ptr: error.descriptor,
-            op_code: error.op_code.into(),
+            op_code: VipUlong::from(error.op_code) << STATUS_OP_SHIFT,
             resource_code: error.resource as u32,
             error_code: error.code as u32,
         }
@@ -312,6 +315,22 @@ fn c_name(name: &str) -> [c_char; NIC_NAME_BYTES] {
     }
     out
 }
+
+/// `VIP_DESCRIPTOR` [VIPL 4.3] is the provider's own type: its every field lies where `vipl.h`
+/// puts it. An application's descriptor is not copied.
+const _: () = {
+    assert!(size_of::<RawDescriptor>() == 64);
+    assert!(offset_of!(RawDescriptor, control.next) == 0); // CS.Next
+    assert!(offset_of!(RawDescriptor, control.next_handle) == 8); // CS.NextHandle
+    assert!(offset_of!(RawDescriptor, control.segment_count) == 12); // CS.SegCount
+    assert!(offset_of!(RawDescriptor, control.control) == 14); // CS.Control
+    assert!(offset_of!(RawDescriptor, control.reserved) == 16); // CS.Reserved
+    assert!(offset_of!(RawDescriptor, control.immediate_data) == 20); // CS.ImmediateData
+    assert!(offset_of!(RawDescriptor, control.length) == 24); // CS.Length
+    assert!(offset_of!(RawDescriptor, control.status) == 28); // CS.Status
+    assert!(offset_of!(RawDescriptor, segments) == 32); // DS
+    assert!(size_of::<RawDescriptor>() - offset_of!(RawDescriptor, segments) == 2 * 16);
+};
 
 const _: () = {
     assert!(size_of::<VipNetAddress>() == 6);

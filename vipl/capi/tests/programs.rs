@@ -21,7 +21,7 @@ fn run(program: &str, linkage: Linkage, run: Run) {
         Run::Plain => installation.command(&path),
         Run::Valgrind => installation.command_under_valgrind(&path),
     };
-    let output = succeed(&mut command);
+    let output = succeed(command.arg(installation.directory()));
     let printed = String::from_utf8(output.stdout).expect("text");
     assert!(printed.ends_with(" passed, 0 failed\n"), "{printed}");
 }

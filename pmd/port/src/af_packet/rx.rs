@@ -170,7 +170,7 @@ impl RxRing {
         // has the buffer back (its drop sees to that); the slot is marked as
         // lent and its status keeps the kernel away; the kernel filled it, and
         // ring memory was zeroed before.
-        unsafe { Mbuf::from_raw(data, extent.len_bytes, capacity_bytes, index.into()) }
+        unsafe { Mbuf::from_raw(data, extent.len_bytes, capacity_bytes, index) }
     }
 
     /// Gives a slot that was lent back to the kernel; another buffer comes back as the error.

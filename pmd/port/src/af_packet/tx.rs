@@ -92,7 +92,7 @@ impl TxRing {
         // mapped until the port has the buffer back (its drop sees to that);
         // the slot is marked as lent and its status says that the kernel is
         // done with it; ring memory was zeroed when it was made.
-        Some(unsafe { Mbuf::from_raw(data, 0, self.max_frame_bytes, index.into()) })
+        Some(unsafe { Mbuf::from_raw(data, 0, self.max_frame_bytes, index) })
     }
 
     /// The slot of a buffer, if it is one that is lent.

@@ -124,7 +124,7 @@ pub(super) fn pool(config: &LoopbackConfig, station: usize) -> Result<Mempool, L
         buffers: config.frames_per_ring * shares,
         buffer_bytes: config.max_frame_bytes,
         huge_pages: config.huge_pages,
-        tag: station as u16,
+        tag: station as u8,
     })
     .map_err(LoopbackError::Memory)
 }

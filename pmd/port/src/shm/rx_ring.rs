@@ -1,5 +1,6 @@
 //! The receiving end of a ring: frames are lent in place and given back in any order.
 
+use super::cookie;
 use super::layout::{MAX_FRAME_BYTES, is_published};
 use super::slots::Slots;
 use crate::mbuf::Mbuf;
@@ -50,7 +51,7 @@ impl RxRing {
 
     /// Takes the next slot, if it was published.
     #[inline]
-    pub(super) fn poll(&mut self, cookie_base: u64) -> Polled {
+    pub(super) fn poll(&mut self, cookie_base: u32) -> Polled {
         let position = self.next;
         // Acquire, partner: the Release store in `TxRing::publish`. The length comes
         // with the flag, so that it is read once.
@@ -77,7 +78,7 @@ impl RxRing {
             self.slots.mbuf(
                 position,
                 len_bytes,
-                cookie_base | u64::from(position as u32),
+                cookie_base | cookie::low(position),
             )
         })
     }
@@ -111,6 +112,7 @@ impl RxRing {
     /// Takes a slot back; false if it is not lent.
     #[inline]
     pub(super) fn give_back(&mut self, position: u32) -> bool {
+        let position = cookie::widen(position, self.freed as u32);
         if position == self.freed as u32 && self.early_count == 0 && self.freed != self.next {
             self.freed += 1;
         } else if !self.give_back_early(position) {

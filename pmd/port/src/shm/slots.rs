@@ -90,7 +90,7 @@ impl Slots {
     /// published, or published and not yet given back by the consumer; no
     /// other handle of it is around in this process; the mapping outlives the handle.
     #[inline]
-    pub(super) unsafe fn mbuf(&self, position: u64, len_bytes: u32, cookie: u64) -> Mbuf {
+    pub(super) unsafe fn mbuf(&self, position: u64, len_bytes: u32, cookie: u32) -> Mbuf {
         // SAFETY: a slot is longer than its header.
         let data = unsafe { self.slot(position).add(SLOT_HEADER_BYTES) };
         // SAFETY: header and longest frame fit in a slot; tmpfs memory is zeroed, so
@@ -102,10 +102,15 @@ impl Slots {
     /// Starts to fetch the lines of a slot that will be written soon.
     #[inline]
     pub(super) fn prefetch_for_write(&self, position: u64) {
-        prefetch_for_write(self.slot(position).as_ptr());
-        prefetch_for_write(self.slot(position).as_ptr().wrapping_add(64));
+        let slot = self.slot(position).as_ptr();
+        for line in 0..PREFETCHED_LINES {
+            prefetch_for_write(slot.wrapping_add(64 * line));
+        }
     }
 }
+
+/// Lines of a slot that are fetched before it is lent: those of a small message's frame.
+const PREFETCHED_LINES: usize = 3;
 
 /// Starts to fetch a cache line for writing.
 #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,6 @@
 //! The sending end of a ring: slots are lent in place and published in order.
 
+use super::cookie;
 use super::layout::{flag_word, is_published};
 use super::slots::Slots;
 use crate::mbuf::Mbuf;
@@ -103,7 +104,7 @@ impl TxRing {
 
     /// Lends the next slot; `None` if the ring or the window is full.
     #[inline]
-    pub(super) fn lend(&mut self, cookie_base: u64) -> Option<Mbuf> {
+    pub(super) fn lend(&mut self, cookie_base: u32) -> Option<Mbuf> {
         if self.lent - self.head >= self.slots.count() && !self.reload_head() {
             return None;
         }
@@ -118,7 +119,7 @@ impl TxRing {
         // a handle that came back. A ring with loans is never unmapped before the port.
         Some(unsafe {
             self.slots
-                .mbuf(position, 0, cookie_base | u64::from(position as u32))
+                .mbuf(position, 0, cookie_base | cookie::low(position))
         })
     }
 
@@ -138,6 +139,7 @@ impl TxRing {
     /// Takes a loan back as a frame to send; false if it is no loan of this ring.
     #[inline]
     pub(super) fn send(&mut self, position: u32, len_bytes: u32) -> bool {
+        let position = cookie::widen(position, self.published as u32);
         if position == self.published as u32 && self.done == 0 && self.lent != self.published {
             self.publish(len_bytes);
             return true;
@@ -147,6 +149,7 @@ impl TxRing {
 
     /// Takes a loan back that is not to be sent.
     pub(super) fn unlend(&mut self, position: u32) -> Returned {
+        let position = cookie::widen(position, self.published as u32);
         let ahead = u64::from(position.wrapping_sub(self.published as u32));
         if ahead < self.lent - self.published
             && ahead + 1 == self.lent - self.published

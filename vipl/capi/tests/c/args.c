@@ -338,20 +338,17 @@ static void address_calls(Device *device, VIP_VI_HANDLE vi)
 #undef REQUEST
 }
 
-static void write_hosts(char *path, size_t path_bytes)
+static void write_hosts(const char *directory, char *path, size_t path_bytes)
 {
-    const char *directory = getenv("TMPDIR");
-
-    snprintf(path, path_bytes, "%s/vipl-hosts-XXXXXX", directory ? directory : ".");
-    int descriptor = mkstemp(path);
-    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "w");
+    snprintf(path, path_bytes, "%s/hosts", directory);
+    FILE *file = fopen(path, "w");
 
     REQUIRE(file != NULL, "a file for host names");
     fprintf(file, "# only here\n192.0.2.7 onlyhere Alias\n192.0.2.8 onlyhere\n");
     REQUIRE(fclose(file) == 0, "the file is written");
 }
 
-static void name_calls(Device *device)
+static void name_calls(Device *device, const char *directory)
 {
     static const VIP_UINT8 mapped[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 7};
     VIP_NIC_HANDLE nic = device->nic;
@@ -360,7 +357,7 @@ static void name_calls(Device *device)
     VIP_ULONG length;
     Address address;
 
-    write_hosts(path, sizeof path);
+    write_hosts(directory, path, sizeof path);
     memset(&address, 0xEE, sizeof address);
     address.address.HostAddressLen = 0;
     CHECK_RETURN(VipNSGetHostByName(nic, name, &address.address, 0), VIP_ERROR_NAMESERVICE);
@@ -406,13 +403,14 @@ static void name_calls(Device *device)
     remove(path);
 }
 
-int main(void)
+int main(int count, char **words)
 {
     const PairOptions plain = {0};
     Device device;
     Arena arena;
     VIP_CQ_HANDLE cq;
 
+    REQUIRE(count == 2, "usage: args DIRECTORY");
     device_open(&device);
     arena_open(&arena, &device, 1 << 16, device.ptag, VIP_FALSE);
     VIP_VI_HANDLE vi = vi_create(&device, &plain, false), gone = vi_create(&device, &plain, false);
@@ -434,7 +432,7 @@ int main(void)
     memory_calls(&device);
     queue_calls(&device, vi, &arena);
     address_calls(&device, vi);
-    name_calls(&device);
+    name_calls(&device, words[1]);
 
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
     CHECK_RETURN(VipDestroyPtag(device.nic, device.ptag), VIP_ERROR_RESOURCE);

@@ -22,13 +22,19 @@ bool check_return(int answered, int expected, const char *file, int line, const 
     } while (0)
 #define REQUIRE_RETURN(call, expected)                                                             \
     do {                                                                                           \
-        if (!CHECK_RETURN(call, expected))                                                         \
+        if (!check_return((call), (expected), __FILE__, __LINE__, #call))                          \
             check_abort();                                                                         \
     } while (0)
 
-/* Prints "N passed, N failed"; the exit code of the program. */
+/* Prints what was recorded, then "N passed, N failed"; the exit code of the program. */
 int check_summary(void);
 void check_abort(void) __attribute__((noreturn));
+
+/*
+ * Remembers that `call`, made in the test function `function`, answered `answer`, and gives the
+ * answer back. Both texts are literals. Any thread may call it.
+ */
+int record_answer(const char *function, const char *call, int answer);
 
 /* The name of a VIP_RETURN. */
 const char *return_name(int code);

@@ -236,7 +236,8 @@ static void refused(Device *device, Arena *arena, Arena *exposed, const Refusal 
         CHECK(errors_of(pair.server, VIP_ERROR_RDMAW_PROT) == 0,
               "%s, immediate: and no asynchronous error", refusal->what);
     } else if (error_expected(pair.server, VIP_ERROR_RDMAW_PROT, &error)) {
-        CHECK(error.NicHandle == device->nic, "%s: the error names the NIC", refusal->what);
+        CHECK(error.NicHandle == device->nic && error.OpCode == VIP_STATUS_OP_REMOTE_RDMA_WRITE,
+              "%s: the error names the NIC and the operation", refusal->what);
     }
     broken(&pair);
     bool untouched = true;
@@ -302,7 +303,9 @@ static void overrun(Device *device)
     CHECK(errors_of(vi, VIP_ERROR_VI_OVERRUN) == 0, "without an error");
     CHECK_RETURN(VipPostRecv(vi, arena_descriptor(&arena, 0), arena.handle), VIP_SUCCESS);
     if (error_expected(vi, VIP_ERROR_VI_OVERRUN, &error))
-        CHECK(error.NicHandle == device->nic, "the error names the NIC");
+        CHECK(error.NicHandle == device->nic && error.ResourceCode == VIP_RESOURCE_VI &&
+                  error.OpCode == VIP_STATUS_OP_RECEIVE,
+              "the error names NIC, VI and operation");
     vi_reaches(vi, VIP_STATE_ERROR);
     CHECK_RETURN(VipDisconnect(vi), VIP_SUCCESS);
     CHECK(vi_drain(vi) >= limit, "all descriptors come back");
@@ -310,21 +313,40 @@ static void overrun(Device *device)
     arena_close(&arena);
 }
 
-static void region_taken_away(Device *device)
+/* The region of a posted descriptor ends: that shows when its completion is to be written. */
+static void region_taken_away(Device *device, Arena *arena, bool message)
 {
-    Arena arena;
+    size_t mark = arena->used;
+    VIP_DESCRIPTOR *send = arena_descriptor(arena, 1), *done;
+    Arena gone;
+    VIP_ERROR_DESCRIPTOR error;
     Pair pair;
 
     errors_forget();
-    arena_open(&arena, device, 8192, device->ptag, VIP_FALSE);
+    arena_open(&gone, device, 8192, device->ptag, VIP_FALSE);
     pair_open(&pair, device, &plain);
-    VIP_DESCRIPTOR *recv = arena_descriptor(&arena, 1);
-    describe(recv, arena.base + 4096, arena.handle, 64);
-    CHECK_RETURN(VipPostRecv(pair.server, recv, arena.handle), VIP_SUCCESS);
-    arena_close(&arena);
-    error_expected(pair.server, VIP_ERROR_COMP_PROT, NULL);
-    vi_reaches(pair.server, VIP_STATE_ERROR);
+    VIP_DESCRIPTOR *recv = arena_descriptor(&gone, 1);
+    describe(recv, gone.base + 4096, gone.handle, 64);
+    CHECK_RETURN(VipPostRecv(pair.server, recv, gone.handle), VIP_SUCCESS);
+    arena_close(&gone);
+    if (message) {
+        describe(send, arena_bytes(arena, 64), arena->handle, 64);
+        CHECK_RETURN(VipPostSend(pair.client, send, arena->handle), VIP_SUCCESS);
+    } else {
+        CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
+    }
+    if (error_expected(pair.server, VIP_ERROR_COMP_PROT, &error))
+        CHECK(error.DescriptorPtr == recv && error.ResourceCode == VIP_RESOURCE_DESCRIPTOR &&
+                  error.OpCode == VIP_STATUS_OP_RECEIVE,
+              "the error names the descriptor and what it was for");
+    if (message)
+        broken(&pair);
+    else
+        CHECK(vi_state(pair.server) == VIP_STATE_IDLE, "VipDisconnect leads to Idle all the same");
+    VipRecvDone(pair.server, &done);
+    CHECK(done == recv, "the descriptor comes off its queue");
     pair_close(&pair);
+    arena->used = mark;
 }
 
 /* NULL brings the default handler back. */
@@ -363,7 +385,8 @@ int main(void)
     refusals(&device, &arena, &exposed);
     receive_queue_empty(&device, &arena);
     overrun(&device);
-    region_taken_away(&device);
+    region_taken_away(&device, &arena, true);
+    region_taken_away(&device, &arena, false);
     default_handler(&device);
 
     pair_works(&bystander, &arena, "the bystander, after all that");

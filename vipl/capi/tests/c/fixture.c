@@ -26,7 +26,12 @@ unsigned long long now_ms(void)
 
 void device_open(Device *device)
 {
-    REQUIRE_RETURN(VipOpenNic("VINIC", &device->nic), VIP_SUCCESS);
+    device_open_named(device, "VINIC");
+}
+
+void device_open_named(Device *device, const char *name)
+{
+    REQUIRE_RETURN(VipOpenNic(name, &device->nic), VIP_SUCCESS);
     REQUIRE_RETURN(VipQueryNic(device->nic, &device->attributes), VIP_SUCCESS);
     REQUIRE_RETURN(VipCreatePtag(device->nic, &device->ptag), VIP_SUCCESS);
 }

@@ -9,6 +9,7 @@
 #include <vipl.h>
 
 #include "check.h"
+#include "record.h"
 
 enum { WAIT_MS = 20000 }; /* long: only a failing test waits for it */
 
@@ -49,7 +50,9 @@ typedef struct {
 bool small_counts(void);
 unsigned long long now_ms(void);
 
+/* Opens VINIC, or the NIC of a name. */
 void device_open(Device *device);
+void device_open_named(Device *device, const char *name);
 void device_close(Device *device);
 
 void arena_open(Arena *arena, Device *device, size_t bytes, VIP_PROTECTION_HANDLE ptag,

@@ -47,15 +47,18 @@ impl Installation {
                 .arg(built)
                 .arg(this.prefix()),
         );
-        let config =
-            format!("[[nic]]\nname = \"VINIC0\"\nport = \"shm\"\nsegment = \"test-{id}\"\n");
-        fs::write(this.config(), config).expect("the NIC configuration");
+        fs::write(this.config(), nics(&id)).expect("the NIC configuration");
         this
     }
 
     /// The prefix of the installation.
     pub(crate) fn prefix(&self) -> PathBuf {
         self.root.join("prefix")
+    }
+
+    /// Where the test's files are.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.root
     }
 
     /// A file of this test.
@@ -137,9 +140,7 @@ impl Installation {
         command
             .args(["--foreground", "--kill-after=10", limit_s])
             .arg(program);
-        command
-            .env("VIADUCT_CONFIG", self.config())
-            .env("TMPDIR", &self.root);
+        command.env("VIADUCT_CONFIG", self.config());
         command
             .env_remove("VIPL_PROTECTION")
             .env_remove("VIADUCT_LOG");
@@ -160,6 +161,16 @@ impl Installation {
         ));
         succeed(&mut command);
     }
+}
+
+/// A NIC with the usual limits, and one that has little of everything.
+fn nics(id: &str) -> String {
+    format!(
+        "[[nic]]\nname = \"VINIC0\"\nport = \"shm\"\nsegment = \"test-{id}\"\n\
+         [[nic]]\nname = \"SMALL\"\nport = \"shm\"\nsegment = \"small-{id}\"\n\
+         max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
+         max_registered_bytes = 1048576\nmax_incoming = 1\n"
+    )
 }
 
 impl Drop for Installation {

@@ -1,0 +1,194 @@
+//! Echo over Reliable Delivery: a server of many clients, and a client that sends until it is told to stop.
+
+use std::io::{self, BufRead};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use vipl::{ConnectionRequest, Nic, Ptag, ReliabilityLevel, Timeout, Vi, VipError};
+
+use crate::queue::{Queue, Side};
+use crate::station::{Names, PATIENCE, Station, make_descriptors, make_vi, tell};
+use crate::{Failure, Server, message};
+
+/// How often a thread that waits looks whether it is to end.
+const LOOK_UP: Timeout = Timeout::After(Duration::from_millis(100));
+/// How often a client tells how far it is.
+const TELL_EACH: Duration = Duration::from_millis(20);
+/// Receives for each client.
+const RECEIVES: usize = 2;
+
+/// Set when the program is to end.
+type Stop = Arc<OnceLock<()>>;
+
+fn stop_is_asked(stop: &Stop) -> bool {
+    stop.get().is_some()
+}
+
+/// What every thread of the server needs.
+#[derive(Clone)]
+struct Shared {
+    nic: Nic,
+    ptag: Ptag,
+    names: Names,
+    stop: Stop,
+}
+
+/// Serves any number of clients until the input ends.
+pub(crate) fn serve(name: &str) -> Result<(), Failure> {
+    let station = Station::open()?;
+    let shared = Shared {
+        nic: station.nic().clone(),
+        ptag: station.ptag().clone(),
+        names: Arc::clone(station.names()),
+        stop: Stop::default(),
+    };
+    let local = shared.nic.local_address(name.as_bytes())?;
+    let listener = thread::spawn({
+        let shared = shared.clone();
+        move || -> Result<(), String> {
+            let mut clients = Vec::new();
+            while !stop_is_asked(&shared.stop) {
+                match shared.nic.connect_wait(&local, LOOK_UP) {
+                    Ok(request) => {
+                        let shared = shared.clone();
+                        clients.push(thread::spawn(move || serve_client(&shared, request)));
+                    }
+                    Err(VipError::Timeout) => {}
+                    Err(error) => return Err(format!("cannot listen: {error}")),
+                }
+            }
+            for client in clients {
+                client.join().map_err(|_| "a client's thread panicked")??;
+            }
+            Ok(())
+        }
+    });
+    println!("listening");
+    for line in io::stdin().lock().lines() {
+        println!("heard {}", line?);
+    }
+    // Nobody else sets it.
+    let _ = shared.stop.set(());
+    listener.join().map_err(|_| "the listener panicked")??;
+    drop(shared);
+    station.finish()
+}
+
+fn serve_client(shared: &Shared, request: ConnectionRequest) -> Result<(), String> {
+    let name = String::from_utf8_lossy(request.remote().discriminator.as_bytes()).into_owned();
+    match echo(shared, request, &name) {
+        Ok(messages) => {
+            println!("left {name} after {messages}");
+            Ok(())
+        }
+        Err(error) => Err(format!("{name}: {error}")),
+    }
+}
+
+/// Sends back what one client sends until it is gone.
+fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u64, Failure> {
+    let level = ReliabilityLevel::ReliableDelivery;
+    let vi = make_vi(&shared.nic, &shared.ptag, &shared.names, level, name)?;
+    let mut receives = Queue::new(&vi, Side::Receive);
+    let mut sends = Queue::new(&vi, Side::Send);
+    for descriptor in make_descriptors(&shared.nic, &shared.ptag, RECEIVES)? {
+        receives.post(descriptor)?;
+    }
+    request.accept(&vi)?;
+    println!("connected {name}");
+    let mut messages = 0;
+    while !stop_is_asked(&shared.stop) {
+        let Some(received) = receives.take(LOOK_UP)? else {
+            continue;
+        };
+        if !received.status.is_ok() {
+            break;
+        }
+        let length_bytes = received.length_bytes();
+        let mut descriptor = received.descriptor;
+        descriptor.set_used_bytes(0, length_bytes);
+        sends.post(descriptor)?;
+        let sent = sends
+            .take(Timeout::After(PATIENCE))?
+            .ok_or("a send does not complete")?;
+        if !sent.status.is_ok() {
+            break;
+        }
+        receives.post(sent.descriptor)?;
+        messages += 1;
+    }
+    vi.disconnect()?;
+    receives.drain()?;
+    sends.drain()?;
+    Ok(messages)
+}
+
+/// Sends and checks what comes back until the input or the connection ends.
+pub(crate) fn ping(server: &Server, own: &str) -> Result<(), Failure> {
+    let mut station = Station::open()?;
+    let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
+    let mut descriptors = station.descriptors(2)?;
+    station.connect(&vi, server, own)?;
+    println!("connected");
+    let stop = Stop::default();
+    thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || {
+            // Whatever comes, the end of the input or an error, is the end.
+            let _ = io::stdin().lock().lines().last();
+            stop.set(())
+        }
+    });
+    let mut serial = 0;
+    let mut told = Instant::now();
+    let mut is_lost = false;
+    while !is_lost && !stop_is_asked(&stop) {
+        is_lost = !round_trip(&vi, serial, &mut descriptors)?;
+        serial += u64::from(!is_lost);
+        if told.elapsed() >= TELL_EACH {
+            told = Instant::now();
+            println!("alive {serial}");
+        }
+    }
+    tell("round_trips", serial);
+    if is_lost {
+        tell("losses", station.losses(vi.handle(), PATIENCE) as u64);
+    }
+    vi.disconnect()?;
+    drop(descriptors);
+    drop(vi);
+    station.finish()
+}
+
+/// One message there and back; false if the connection is lost.
+fn round_trip(
+    vi: &Vi,
+    serial: u64,
+    descriptors: &mut Vec<vipl::Descriptor>,
+) -> Result<bool, Failure> {
+    let mut receives = Queue::new(vi, Side::Receive);
+    let mut sends = Queue::new(vi, Side::Send);
+    let mut next = || descriptors.pop().ok_or("a descriptor is missing");
+    receives.post(next()?)?;
+    let mut descriptor = next()?;
+    let length = message::write(serial, descriptor.buffer_mut(0));
+    descriptor.set_used_bytes(0, length);
+    sends.post(descriptor)?;
+    let patience = Timeout::After(PATIENCE);
+    let received = receives
+        .take(patience)?
+        .ok_or("no echo on a connection that stands")?;
+    let sent = sends.take(patience)?.ok_or("a send does not complete")?;
+    if received.status.is_flushed() {
+        return Ok(false);
+    }
+    if !received.status.is_ok() || !sent.status.is_ok() {
+        return Err(format!("send: {}, receive: {}", sent.status, received.status).into());
+    }
+    if message::read(received.first_bytes()) != Some(serial) {
+        return Err(format!("the echo of message {serial} is damaged").into());
+    }
+    descriptors.extend([received.descriptor, sent.descriptor]);
+    Ok(true)
+}

@@ -1,0 +1,187 @@
+//! Unreliable Delivery: a message arrives once or never, and whole.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, VipError};
+
+use crate::queue::{Queue, Side};
+use crate::station::{PATIENCE, Station, tell};
+use crate::{Failure, Server, message};
+
+/// Receives that wait at the sink: more than are ever on their way.
+const SINK_RECEIVES: usize = 256;
+/// Messages that the source sends before it looks for a word of the sink.
+const BURST: u64 = 16;
+/// The sink answers each message of such a serial number, so that the source does not run ahead.
+const ANSWER_EACH: u64 = BURST / 2;
+/// An answer that has not come after so long is lost.
+const ANSWER_LIMIT: Timeout = Timeout::After(Duration::from_millis(2));
+/// Answers that have not come after so long do not come any more.
+const LAST_ANSWER: Timeout = Timeout::After(Duration::from_millis(50));
+/// Descriptors for what the source sends, and for answers at both ends.
+const DESCRIPTORS: usize = 32;
+
+/// What arrived.
+#[derive(Default)]
+struct Arrivals {
+    serials: HashSet<u64>,
+    doubled: u64,
+    damaged: u64,
+    incomplete: u64,
+}
+
+impl Arrivals {
+    fn count(&mut self, bytes: &[u8]) -> Option<u64> {
+        let serial = message::read(bytes);
+        match serial {
+            Some(serial) => self.doubled += u64::from(!self.serials.insert(serial)),
+            None => self.damaged += 1,
+        }
+        serial
+    }
+
+    fn tell(&self) {
+        tell("delivered", self.serials.len() as u64);
+        tell("doubled", self.doubled);
+        tell("damaged", self.damaged);
+        tell("incomplete", self.incomplete);
+    }
+}
+
+/// Makes every send descriptor that came back usable again.
+fn collect(sends: &mut Queue<'_>, idle: &mut Vec<Descriptor>) -> Result<(), Failure> {
+    while sends.len() > 0 {
+        let Some(sent) = sends.take(Timeout::Immediate)? else {
+            break;
+        };
+        if !sent.status.is_ok() && !sent.status.is_flushed() {
+            return Err(format!("a send failed: {}", sent.status).into());
+        }
+        idle.push(sent.descriptor);
+    }
+    Ok(())
+}
+
+fn send(sends: &mut Queue<'_>, mut descriptor: Descriptor, serial: u64) -> Result<(), Failure> {
+    let length = message::write(serial, descriptor.buffer_mut(0));
+    descriptor.set_used_bytes(0, length);
+    sends.post(descriptor)
+}
+
+/// Counts what one source sends until it disconnects.
+pub(crate) fn sink(name: &str) -> Result<(), Failure> {
+    let mut station = Station::open()?;
+    let vi = station.vi(ReliabilityLevel::Unreliable, "source")?;
+    let mut receives = Queue::new(&vi, Side::Receive);
+    for descriptor in station.descriptors(SINK_RECEIVES)? {
+        receives.post(descriptor)?;
+    }
+    accept(&station, &vi, name)?;
+    let mut sends = Queue::new(&vi, Side::Send);
+    let mut idle = station.descriptors(DESCRIPTORS)?;
+    let mut arrivals = Arrivals::default();
+    loop {
+        let Some(received) = receives.take(Timeout::After(PATIENCE))? else {
+            return Err("the source is silent and does not disconnect".into());
+        };
+        if received.status.is_flushed() {
+            break;
+        }
+        if received.status.is_ok() {
+            let serial = arrivals.count(received.first_bytes());
+            collect(&mut sends, &mut idle)?;
+            let is_asked = serial.is_some_and(|serial| serial % ANSWER_EACH == ANSWER_EACH - 1);
+            if let (true, Some(descriptor)) = (is_asked, idle.pop()) {
+                send(&mut sends, descriptor, 0)?;
+            }
+        } else if received.status.is_transport_error() && received.status.is_partial() {
+            arrivals.incomplete += 1;
+        } else {
+            return Err(format!("a receive failed: {}", received.status).into());
+        }
+        receives.post(received.descriptor)?;
+    }
+    receives.drain()?;
+    sends.drain()?;
+    tell("flushed", receives.flushed());
+    tell("losses", station.losses(vi.handle(), PATIENCE) as u64);
+    arrivals.tell();
+    vi.disconnect()?;
+    drop((receives, sends, idle));
+    drop(vi);
+    station.finish()
+}
+
+/// Accepts the first client whose connection comes about.
+fn accept(station: &Station, vi: &Vi, name: &str) -> Result<(), Failure> {
+    let local = station.nic().local_address(name.as_bytes())?;
+    println!("listening");
+    loop {
+        let mut request = station
+            .nic()
+            .connect_wait(&local, Timeout::After(PATIENCE))?;
+        match request.accept(vi) {
+            Ok(()) => return Ok(()),
+            // The client gave up and asks again.
+            Err(VipError::Timeout) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Sends so many messages, no faster than the sink takes them, and disconnects.
+pub(crate) fn source(server: &Server, messages: u64) -> Result<(), Failure> {
+    let mut station = Station::open()?;
+    let vi = station.vi(ReliabilityLevel::Unreliable, "sink")?;
+    let mut answers = Queue::new(&vi, Side::Receive);
+    for descriptor in station.descriptors(DESCRIPTORS)? {
+        answers.post(descriptor)?;
+    }
+    station.connect(&vi, server, "source")?;
+    let mut sends = Queue::new(&vi, Side::Send);
+    let mut idle = station.descriptors(DESCRIPTORS)?;
+    let start = Instant::now();
+    for serial in 0..messages {
+        let descriptor = match idle.pop() {
+            Some(descriptor) => descriptor,
+            None => {
+                let sent = sends
+                    .take(Timeout::After(PATIENCE))?
+                    .ok_or("a send does not complete")?;
+                sent.descriptor
+            }
+        };
+        send(&mut sends, descriptor, serial)?;
+        if serial % BURST == BURST - 1 {
+            collect(&mut sends, &mut idle)?;
+            take_answer(&mut answers, ANSWER_LIMIT)?;
+        }
+    }
+    tell("send_ms", start.elapsed().as_millis() as u64);
+    while sends.len() > 0 {
+        sends
+            .take(Timeout::After(PATIENCE))?
+            .ok_or("a send does not complete")?;
+    }
+    while take_answer(&mut answers, LAST_ANSWER)? {}
+    tell("sent", messages);
+    vi.disconnect()?;
+    answers.drain()?;
+    tell("flushed", answers.flushed());
+    drop((answers, sends, idle));
+    drop(vi);
+    station.finish()
+}
+
+/// Takes one answer of the sink, of which some are lost too.
+fn take_answer(answers: &mut Queue<'_>, limit: Timeout) -> Result<bool, Failure> {
+    let Some(answer) = answers.take(limit)? else {
+        return Ok(false);
+    };
+    if answer.status.is_ok() && message::read(answer.first_bytes()) != Some(0) {
+        return Err("an answer is damaged".into());
+    }
+    answers.post(answer.descriptor)?;
+    Ok(true)
+}

@@ -1,0 +1,106 @@
+//! One end of a connection that counts: what arrived, how often, how whole, and how it ended.
+//!
+//! Everything that the tests judge is printed: events at once, numbers at the end. The NIC is `VINIC0` of
+//! the configuration that `VIADUCT_CONFIG` names.
+
+#![forbid(unsafe_code)]
+
+mod breaks;
+mod echo;
+mod flood;
+mod message;
+mod queue;
+mod station;
+
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// What can go wrong, in words.
+type Failure = Box<dyn std::error::Error>;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Sends everything back to any number of clients; ends with its input.
+    Serve {
+        /// The discriminator to listen on.
+        name: String,
+    },
+    /// Sends, and checks what comes back, until its input or the connection ends.
+    Ping {
+        #[command(flatten)]
+        server: Server,
+        /// What the client calls itself.
+        #[arg(long)]
+        own: String,
+    },
+    /// Counts the messages of an unreliable connection.
+    UdSink {
+        /// The discriminator to listen on.
+        name: String,
+    },
+    /// Sends messages on an unreliable connection.
+    UdSource {
+        #[command(flatten)]
+        server: Server,
+        /// How many.
+        #[arg(long)]
+        messages: u64,
+    },
+    /// Receives on one reliable connection after the other, each until it breaks.
+    RdSink {
+        /// The discriminator to listen on.
+        name: String,
+        /// How many connections.
+        #[arg(long)]
+        rounds: u32,
+    },
+    /// Sends on one reliable connection after the other, each until it breaks.
+    RdSource {
+        #[command(flatten)]
+        server: Server,
+        /// How many connections.
+        #[arg(long)]
+        rounds: u32,
+        /// Messages of each, at most.
+        #[arg(long)]
+        messages: u64,
+    },
+}
+
+/// Where the other end listens.
+#[derive(Args)]
+struct Server {
+    /// Its host.
+    host: String,
+    /// Its discriminator.
+    name: String,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().role {
+        Role::Serve { name } => echo::serve(&name),
+        Role::Ping { server, own } => echo::ping(&server, &own),
+        Role::UdSink { name } => flood::sink(&name),
+        Role::UdSource { server, messages } => flood::source(&server, messages),
+        Role::RdSink { name, rounds } => breaks::sink(&name, rounds),
+        Role::RdSource {
+            server,
+            rounds,
+            messages,
+        } => breaks::source(&server, rounds, messages),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("vi-peer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The NIC of the program, what it reports, and what is left of it at the end.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use vipl::{
+    Descriptor, ErrorCode, NetAddress, Nic, Ptag, ReliabilityLevel, Timeout, Vi, ViHandle, VipError,
+    provider,
+};
+
+use crate::message::LONGEST_BYTES;
+use crate::{Failure, Server};
+
+/// Longer than any step takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// A server that does not listen yet is asked again so much later.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Names of connected VIs, for what is printed about them.
+pub(crate) type Names = Arc<Mutex<HashMap<ViHandle, String>>>;
+
+/// An asynchronous error.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    vi: Option<ViHandle>,
+    code: ErrorCode,
+}
+
+/// The open NIC and what it has reported.
+pub(crate) struct Station {
+    nic: Nic,
+    ptag: Ptag,
+    names: Names,
+    events: Receiver<Event>,
+    seen: Vec<Event>,
+}
+
+impl Station {
+    /// Opens `VINIC0`. The loss of a connection is printed the moment it is reported.
+    pub(crate) fn open() -> Result<Self, Failure> {
+        let nic = Nic::open("VINIC0").map_err(|error| {
+            provider::last_error().unwrap_or_else(|| error.to_string())
+        })?;
+        nic.name_service(None)?;
+        let names = Names::default();
+        let (sender, events) = mpsc::channel();
+        let known = Arc::clone(&names);
+        nic.set_error_handler(move |error| {
+            if error.code == ErrorCode::ConnLost {
+                let known = known.lock().unwrap_or_else(PoisonError::into_inner);
+                let name = error.vi.and_then(|vi| known.get(&vi));
+                println!("lost {}", name.map_or("a connection", String::as_str));
+            }
+            // The program may have ended already: then nobody counts any more.
+            let _ = sender.send(Event {
+                vi: error.vi,
+                code: error.code,
+            });
+        })?;
+        Ok(Self {
+            ptag: nic.create_ptag()?,
+            nic,
+            names,
+            events,
+            seen: Vec::new(),
+        })
+    }
+
+    pub(crate) fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
+    pub(crate) fn ptag(&self) -> &Ptag {
+        &self.ptag
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// A VI that is not connected.
+    pub(crate) fn vi(&self, level: ReliabilityLevel, name: &str) -> Result<Vi, Failure> {
+        make_vi(&self.nic, &self.ptag, &self.names, level, name)
+    }
+
+    /// Descriptors with a buffer each.
+    pub(crate) fn descriptors(&self, count: usize) -> Result<Vec<Descriptor>, Failure> {
+        make_descriptors(&self.nic, &self.ptag, count)
+    }
+
+    /// Connects as `own`, however long the server takes to listen.
+    pub(crate) fn connect(&mut self, vi: &Vi, server: &Server, own: &str) -> Result<(), Failure> {
+        let local = self.nic.local_address(own.as_bytes())?;
+        let remote: NetAddress = self
+            .nic
+            .remote_address(&server.host, server.name.as_bytes())?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match vi.connect(&local, &remote, Timeout::After(PATIENCE)) {
+                Ok(_) => return Ok(()),
+                Err(VipError::NoMatch) if Instant::now() < deadline => self.watch(ASK_AGAIN),
+                Err(error) => return Err(format!("{own} is not connected: {error}").into()),
+            }
+        }
+    }
+
+    /// Takes note of events for so long at most, or until one comes.
+    fn watch(&mut self, limit: Duration) {
+        self.seen.extend(self.events.recv_timeout(limit).ok());
+        self.seen.extend(self.events.try_iter());
+    }
+
+    /// How often a VI was reported lost, once it was, or until the limit.
+    pub(crate) fn losses(&mut self, vi: ViHandle, limit: Duration) -> usize {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.seen.extend(self.events.try_iter());
+            let is_loss = |e: &&Event| e.vi == Some(vi) && e.code == ErrorCode::ConnLost;
+            let losses = self.seen.iter().filter(is_loss).count();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if losses > 0 || left.is_zero() {
+                return losses;
+            }
+            self.watch(left);
+        }
+    }
+
+    /// Waits until the NIC has nothing left to do, and tells its counters and events.
+    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        // The last exchanges end when the other side has answered, or was given up.
+        let counters = loop {
+            let counters = provider::counters(self.nic.handle())?;
+            let open = counters.iter().find(|(name, _)| name == "exchanges_open");
+            match open {
+                Some((_, 0)) => break counters,
+                Some(_) if Instant::now() >= deadline => break counters,
+                Some(_) => self.watch(ASK_AGAIN),
+                None => return Err("the NIC does not count its open exchanges".into()),
+            }
+        };
+        for (name, value) in counters {
+            tell(&name, value);
+        }
+        self.seen.extend(self.events.try_iter());
+        for event in &self.seen {
+            println!("event {:?}", event.code);
+        }
+        tell("events", self.seen.len() as u64);
+        Ok(())
+    }
+}
+
+/// Tells a number.
+pub(crate) fn tell(name: &str, value: u64) {
+    println!("count {name} {value}");
+}
+
+/// A VI that is not connected, known by a name.
+pub(crate) fn make_vi(
+    nic: &Nic,
+    ptag: &Ptag,
+    names: &Names,
+    level: ReliabilityLevel,
+    name: &str,
+) -> Result<Vi, Failure> {
+    let vi = nic.vi(ptag).reliability(level).build()?;
+    names
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(vi.handle(), name.to_owned());
+    Ok(vi)
+}
+
+/// Descriptors with a buffer each, for the longest message.
+pub(crate) fn make_descriptors(
+    nic: &Nic,
+    ptag: &Ptag,
+    count: usize,
+) -> Result<Vec<Descriptor>, Failure> {
+    let mut descriptors = nic.create_descriptors(count, 1, ptag)?;
+    let buffers = nic.create_buffers(count, LONGEST_BYTES, ptag)?;
+    for (descriptor, buffer) in descriptors.iter_mut().zip(buffers) {
+        descriptor
+            .push(buffer)
+            .map_err(|_| "a descriptor without a segment")?;
+    }
+    Ok(descriptors)
+}

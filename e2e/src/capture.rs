@@ -1,0 +1,310 @@
+//! Every frame at one end of a wire, as tshark sees it.
+//!
+//! dumpcap writes into a pipe, and what comes out is counted: a capture that lacks a frame that the
+//! interface has seen is a failure, not a shorter proof.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Instant;
+
+use crate::process::{PATIENCE, succeed};
+use crate::scratch::Scratch;
+use crate::wire::Namespace;
+
+/// Megabytes of the kernel's buffer: more than any test here sends.
+const BUFFER_MB: &str = "128";
+/// Bytes of the header of a capture file.
+const FILE_HEADER_BYTES: usize = 24;
+/// Bytes of the header of one frame in it.
+const FRAME_HEADER_BYTES: usize = 16;
+/// A longer frame means that the stream is not understood.
+const FRAME_LIMIT_BYTES: usize = 1 << 16;
+
+/// A capture that runs.
+pub struct Capture<'a> {
+    namespace: &'a Namespace,
+    interface: String,
+    seen_before: u64,
+    child: Child,
+    pieces: Receiver<Vec<u8>>,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Capture<'a> {
+    /// Starts to capture at an interface; returns when it has begun.
+    ///
+    /// # Panics
+    /// If it does not begin.
+    pub fn start(namespace: &'a Namespace, interface: &str) -> Self {
+        let mut command = namespace.program("dumpcap");
+        command.args(["-q", "-P", "-B", BUFFER_MB, "-i", interface, "-w", "-"]);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("util-linux is installed");
+        let pieces = read_pieces(child.stdout.take().expect("piped"));
+        let mut this = Self {
+            namespace,
+            interface: interface.to_owned(),
+            seen_before: 0,
+            child,
+            pieces,
+            bytes: Vec::new(),
+        };
+        // The file's header comes when the socket is open; the wire is still silent then.
+        this.read_until("its beginning", |bytes| bytes.len() >= FILE_HEADER_BYTES);
+        this.seen_before = this.seen_by_interface();
+        this
+    }
+
+    /// Ends the capture when it has every frame that the interface has seen, and has tshark take them apart.
+    ///
+    /// # Panics
+    /// If a frame is missing.
+    pub fn finish(mut self) -> Vec<Frame> {
+        let expected = self.seen_by_interface() - self.seen_before;
+        let what = format!("all {expected} frames");
+        self.read_until(&what, |bytes| frames_in(bytes) >= expected);
+        succeed(Command::new("kill").args(["-INT", &self.child.id().to_string()]));
+        let mut said = String::new();
+        let mut errors = self.child.stderr.take().expect("piped");
+        errors.read_to_string(&mut said).expect("text of dumpcap");
+        let status = self.child.wait().expect("dumpcap's status");
+        assert!(status.success(), "dumpcap: {status}\n{said}");
+        assert_no_drops(&said);
+        assert_eq!(frames_in(&self.bytes), expected, "frames after the end of the test's programs");
+        let frames = dissect(&self.bytes);
+        assert_eq!(frames.len() as u64, expected, "tshark has not shown every frame");
+        frames
+    }
+
+    fn seen_by_interface(&self) -> u64 {
+        let link = self.namespace.link(&self.interface);
+        let count = |direction: &str| {
+            link["stats64"][direction]["packets"]
+                .as_u64()
+                .unwrap_or_else(|| panic!("statistics in {link}"))
+        };
+        count("rx") + count("tx")
+    }
+
+    fn read_until(&mut self, what: &str, is_enough: impl Fn(&[u8]) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_enough(&self.bytes) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.pieces.recv_timeout(left) {
+                Ok(piece) => self.bytes.extend(piece),
+                Err(error) => panic!(
+                    "the capture lacks {what}: {} frames are there: {error}",
+                    frames_in(&self.bytes)
+                ),
+            }
+        }
+    }
+}
+
+impl Drop for Capture<'_> {
+    fn drop(&mut self) {
+        // Both fail only when the process has ended, which is what they are for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_pieces(mut stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, pieces) = mpsc::channel();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 16];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            if sender.send(buffer[..count].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    pieces
+}
+
+/// Whole frames in the bytes of a capture file.
+fn frames_in(bytes: &[u8]) -> u64 {
+    let mut frames = 0;
+    let mut at = FILE_HEADER_BYTES;
+    while let Some(length) = bytes.get(at + 8..at + 12) {
+        let length = u32::from_ne_bytes(length.try_into().expect("four bytes")) as usize;
+        assert!(length < FRAME_LIMIT_BYTES, "a frame of {length} bytes in the capture");
+        at += FRAME_HEADER_BYTES + length;
+        if at > bytes.len() {
+            break;
+        }
+        frames += 1;
+    }
+    frames
+}
+
+/// dumpcap's last line: `.../dropped on interface 'right': 120/0 (...)`.
+fn assert_no_drops(said: &str) {
+    let counts = said
+        .lines()
+        .find_map(|line| line.split_once("dropped on interface"))
+        .and_then(|(_, rest)| rest.split_once(": "))
+        .and_then(|(_, rest)| rest.split_once(' '))
+        .and_then(|(counts, _)| counts.split_once('/'));
+    assert!(
+        matches!(counts, Some((_, "0"))),
+        "the capture has lost frames, so it proves nothing: make BUFFER_MB larger\n{said}"
+    );
+}
+
+/// What tshark is asked for of every frame.
+const FIELDS: [&str; 12] = [
+    "eth.type",
+    "fcoe.crc.status",
+    "fcoe.sof",
+    "fcoe.eof",
+    "fc.type",
+    "fc.r_ctl",
+    "fc.s_id",
+    "fc.d_id",
+    "fc.ox_id",
+    "fc.seq_id",
+    "fc.seq_cnt",
+    "frame.len",
+];
+
+/// A frame as tshark took it apart; all numbers are tshark's text.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    fields: Vec<String>,
+}
+
+impl Frame {
+    /// A field of [`FIELDS`]; empty if the frame has none.
+    fn field(&self, name: &str) -> &str {
+        let at = FIELDS.iter().position(|field| *field == name);
+        &self.fields[at.expect("a field that was asked for")]
+    }
+
+    /// What no two frames on their way at the same time may share.
+    fn identity(&self) -> [&str; 5] {
+        ["fc.s_id", "fc.d_id", "fc.ox_id", "fc.seq_id", "fc.seq_cnt"].map(|name| self.field(name))
+    }
+
+    /// An information unit of FC-VI, not an extended link service.
+    pub fn is_vi(&self) -> bool {
+        self.field("fc.type") == "0x58"
+    }
+
+    /// The length on the wire, without the frame check sequence.
+    pub fn wire_bytes(&self) -> usize {
+        self.field("frame.len").parse().expect("a length")
+    }
+
+    /// The sender's N_Port_ID, as `00.01.01`.
+    pub fn s_id(&self) -> &str {
+        self.field("fc.s_id")
+    }
+}
+
+fn dissect(bytes: &[u8]) -> Vec<Frame> {
+    let scratch = Scratch::new("capture");
+    let file = scratch.file("frames.pcap");
+    fs::write(&file, bytes).expect("room for the capture");
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-n", "-T", "fields", "-E", "occurrence=f", "-r"]).arg(&file);
+    for field in FIELDS {
+        tshark.args(["-e", field]);
+    }
+    let output = succeed(&mut tshark);
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| Frame {
+            fields: line.split('\t').map(str::to_owned).collect(),
+        })
+        .collect()
+}
+
+/// Every frame is a valid FCoE frame of FC-VI, or a probe, and no two have the same identity.
+///
+/// # Panics
+/// If not, with the frame.
+pub fn judge(frames: &[Frame]) {
+    let mut identities: HashMap<[&str; 5], usize> = HashMap::new();
+    for (number, frame) in frames.iter().enumerate() {
+        let expect = |name: &str, allowed: &[&str]| {
+            assert!(
+                allowed.contains(&frame.field(name)),
+                "frame {number}: {name} is {:?}, must be one of {allowed:?}: {frame:?}",
+                frame.field(name)
+            );
+        };
+        expect("eth.type", &["0x8906"]);
+        expect("fcoe.crc.status", &["1"]);
+        expect("fc.type", &["0x58", "0x01"]);
+        // Class 3: a sequence is initiated, or goes on; it goes on further, or ends.
+        expect("fcoe.sof", &["0x2e", "0x36"]);
+        expect("fcoe.eof", &["0x41", "0x42"]);
+        if let Some(first) = identities.insert(frame.identity(), number) {
+            panic!("frames {first} and {number} have the same identity: {frame:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_counted_when_they_are_whole() {
+        let mut bytes = vec![0; FILE_HEADER_BYTES];
+        assert_eq!(frames_in(&bytes), 0);
+        for length in [60_u32, 1514] {
+            bytes.extend([0; 8]);
+            bytes.extend(length.to_ne_bytes());
+            bytes.extend(length.to_ne_bytes());
+            bytes.extend(vec![0; length as usize]);
+        }
+        assert_eq!(frames_in(&bytes), 2);
+        assert_eq!(frames_in(&bytes[..bytes.len() - 1]), 1);
+    }
+
+    #[test]
+    fn a_lost_frame_is_noticed() {
+        assert_no_drops("x\n received/dropped on interface 'right': 7/0 (pcap:0) (0.0%)\n");
+        for said in ["", "received/dropped on interface 'right': 7/1 (pcap:1) (12.5%)"] {
+            assert!(std::panic::catch_unwind(|| assert_no_drops(said)).is_err(), "{said}");
+        }
+    }
+
+    fn frame(change: impl Fn(&mut [&str; 12])) -> Frame {
+        let mut fields = [
+            "0x8906", "1", "0x2e", "0x42", "0x58", "0x04", "00.01.01", "00.02.01", "0x0001",
+            "0x00", "0", "92",
+        ];
+        change(&mut fields);
+        Frame {
+            fields: fields.map(str::to_owned).to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_judge_finds_what_is_wrong() {
+        judge(&[frame(|_| {}), frame(|fields| fields[10] = "1")]);
+        let wrong: [&dyn Fn(&mut [&str; 12]); 5] = [
+            &|fields| fields[0] = "0x8914",
+            &|fields| fields[1] = "0",
+            &|fields| fields[4] = "0x08",
+            &|fields| fields[2] = "0x28",
+            &|fields| fields[3] = "0x50",
+        ];
+        for change in wrong {
+            assert!(std::panic::catch_unwind(|| judge(&[frame(change)])).is_err());
+        }
+        let twins = [frame(|_| {}), frame(|_| {})];
+        assert!(std::panic::catch_unwind(|| judge(&twins)).is_err());
+    }
+}

@@ -1,0 +1,27 @@
+//! What the end-to-end tests share: namespaces, processes, and a judge of the frames between them.
+//!
+//! The tests in `tests/` run the programs that users run, as processes of their own, on shared memory
+//! and on a wire between two network namespaces. Nothing of the stack is linked into them; `vi-peer`, the
+//! program that counts what happens under faults and deaths, is a process like the others.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | [`wire`] | two network namespaces and a veth pair between them |
+//! | [`process`] | a program that cannot outlive its test, and what it says |
+//! | [`capture`] | every frame at one end of a wire, as tshark sees it |
+//! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
+//! | [`nics`] | configuration files |
+//! | [`scratch`] | directories that go with their test |
+//! | [`report`] | what `vi-peer` tells at its end |
+//!
+//! Namespaces need root; `ci/test` starts the tests as the root of a user namespace when it is not run as root.
+
+#![forbid(unsafe_code)]
+
+pub mod capture;
+pub mod installation;
+pub mod nics;
+pub mod process;
+pub mod report;
+pub mod scratch;
+pub mod wire;

@@ -1,0 +1,113 @@
+//! Configuration files.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use crate::scratch::Scratch;
+
+/// A configuration of one NIC, `VINIC0`.
+#[derive(Clone, Debug)]
+pub struct NicText(String);
+
+/// An end of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Interface `left`, host `192.0.2.1`, N_Port_IDs from `00.01.01`.
+    Left,
+    /// Interface `right`, host `192.0.2.2`, N_Port_IDs from `00.02.01`.
+    Right,
+}
+
+impl End {
+    /// Its interface.
+    pub fn interface(self) -> &'static str {
+        match self {
+            Self::Left => "left",
+            Self::Right => "right",
+        }
+    }
+
+    /// Its host's address.
+    pub fn host(self) -> &'static str {
+        match self {
+            Self::Left => "192.0.2.1",
+            Self::Right => "192.0.2.2",
+        }
+    }
+
+    fn n_port_ids(self) -> &'static str {
+        match self {
+            Self::Left => "00.01.01-00.01.10",
+            Self::Right => "00.02.01-00.02.10",
+        }
+    }
+
+    fn other(self) -> Self {
+        match self {
+            Self::Left => Self::Right,
+            Self::Right => Self::Left,
+        }
+    }
+}
+
+/// Faults in one hundredth of the frames each.
+#[derive(Clone, Copy, Debug)]
+pub struct Faults {
+    /// Seed of the random choices.
+    pub seed: u64,
+    /// Loss, duplication, reordering, corruption: parts per million.
+    pub ppm: [u32; 4],
+}
+
+impl NicText {
+    /// A segment of shared memory in a directory of its own.
+    pub fn shm(directory: &Path) -> Self {
+        Self(format!(
+            "[[nic]]\nport = \"shm\"\nsegment = \"e2e\"\ndirectory = {directory:?}\n"
+        ))
+    }
+
+    /// One end of a wire.
+    pub fn af_packet(end: End) -> Self {
+        Self(format!(
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"{}\"\nhost = \"{}\"\nn_port_ids = \"{}\"\n\
+             neighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
+            end.interface(),
+            end.host(),
+            end.n_port_ids(),
+            end.other().host(),
+            end.other().n_port_ids(),
+        ))
+    }
+
+    /// Adds a key.
+    pub fn key(mut self, name: &str, value: impl std::fmt::Display) -> Self {
+        writeln!(self.0, "{name} = {value}").expect("room in memory");
+        self
+    }
+
+    /// Time-outs that suit a test: nothing on a wire of this host lives for a second.
+    pub fn quick(self) -> Self {
+        self.key("e_d_tov_ms", 200)
+            .key("r_a_tov_ms", 200)
+            .key("ulp_timeout_ms", 400)
+    }
+
+    /// Adds injected faults.
+    pub fn faults(mut self, faults: Faults) -> Self {
+        let [loss, duplication, reordering, corruption] = faults.ppm;
+        write!(
+            self.0,
+            "[nic.fault]\nseed = {}\nloss_ppm = {loss}\nduplication_ppm = {duplication}\n\
+             reordering_ppm = {reordering}\ncorruption_ppm = {corruption}\n",
+            faults.seed
+        )
+        .expect("room in memory");
+        self
+    }
+
+    /// Writes it to a file.
+    pub fn write(&self, scratch: &Scratch, name: &str) -> PathBuf {
+        scratch.write(name, &self.0)
+    }
+}

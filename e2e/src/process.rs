@@ -1,0 +1,300 @@
+//! A program that cannot outlive its test, and what it says.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Longer than any step of a test takes on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The number of the user `nobody`.
+const NOBODY: &str = "65534";
+
+/// Ends the test with advice unless it runs as root.
+///
+/// # Panics
+/// Without root.
+pub fn require_root() {
+    let status = std::fs::read_to_string("/proc/self/status").expect("procfs");
+    let effective = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Uid:"))
+        .and_then(|ids| ids.split_ascii_whitespace().nth(1));
+    assert_eq!(
+        effective,
+        Some("0"),
+        "network namespaces need root: run this as ci/test e2e, which takes a user namespace, or as root"
+    );
+}
+
+/// What the environment of the tests must not decide.
+const VARIABLES: [&str; 3] = ["VIADUCT_CONFIG", "VIADUCT_LOG", "VIPL_PROTECTION"];
+
+/// A command without the settings of whoever runs the tests.
+pub(crate) fn command(name: &str) -> Command {
+    let mut command = Command::new(name);
+    for variable in VARIABLES {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// A command whose process is killed when the thread of the test ends, in whatever way.
+pub fn program(name: impl AsRef<OsStr>) -> Command {
+    let mut command = command("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(name);
+    command
+}
+
+/// The same as an ordinary user without any capability.
+pub fn unprivileged(name: impl AsRef<OsStr>) -> Command {
+    let mut command = command("setpriv");
+    if has_user(NOBODY) {
+        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"]);
+    } else {
+        // In a user namespace of an ordinary user, root without capabilities is that user.
+        command.args(["--inh-caps", "-all", "--bounding-set", "-all", "--no-new-privs", "--"]);
+    }
+    command
+        .args(["setpriv", "--pdeathsig", "KILL", "--"])
+        .arg(name);
+    command
+}
+
+/// The owner of files for [`unprivileged`] programs.
+pub fn unprivileged_user() -> u32 {
+    if has_user(NOBODY) { 65534 } else { 0 }
+}
+
+/// Does this user exist in our user namespace?
+fn has_user(id: &str) -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").expect("procfs");
+    let id: u64 = id.parse().expect("a number");
+    map.lines().any(|line| {
+        let mut words = line.split_ascii_whitespace().map(str::parse::<u64>);
+        let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =
+            (words.next(), words.next(), words.next())
+        else {
+            return false;
+        };
+        (first..first.saturating_add(count)).contains(&id)
+    })
+}
+
+/// Runs a command to its end; anything but success is the test's failure, with all it has printed.
+///
+/// # Panics
+/// If it fails.
+pub fn succeed(command: &mut Command) -> Output {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    output
+}
+
+/// A line that a program has printed.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// When it was read.
+    pub at: Instant,
+    /// The line, without its end.
+    pub text: String,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status.
+    pub status: ExitStatus,
+    /// All it has printed, standard error too.
+    pub text: String,
+}
+
+impl Ended {
+    /// The text of a program that succeeded.
+    ///
+    /// # Panics
+    /// If it failed.
+    pub fn expect_success(self, name: &str) -> String {
+        assert!(self.status.success(), "{name}: {}\n{}", self.status, self.text);
+        self.text
+    }
+}
+
+/// A running program; killed when it is dropped.
+pub struct Running {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<Line>,
+    said: Vec<Line>,
+    /// Lines before this one have been waited for.
+    next: usize,
+}
+
+impl Running {
+    /// Starts a command and reads what it prints.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start(name: &str, command: &mut Command) -> Self {
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        let (sender, lines) = mpsc::channel();
+        read_lines(child.stdout.take().expect("piped"), sender.clone());
+        read_lines(child.stderr.take().expect("piped"), sender);
+        Self {
+            name: name.to_owned(),
+            input: child.stdin.take(),
+            child,
+            lines,
+            said: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// The process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for a line, behind those waited for before, that begins with `start`.
+    ///
+    /// # Panics
+    /// If it does not come in time.
+    pub fn wait_for(&mut self, start: &str, limit: Duration) -> Line {
+        let deadline = Instant::now() + limit;
+        loop {
+            while let Some(line) = self.said.get(self.next) {
+                self.next += 1;
+                if line.text.starts_with(start) {
+                    return line.clone();
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.said.push(line),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{} did not say {start:?} in {limit:?}\n{}", self.name, self.text())
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("{} ended without saying {start:?}\n{}", self.name, self.text())
+                }
+            }
+        }
+    }
+
+    /// Forgets what was said so far: only newer lines are waited for.
+    pub fn skip(&mut self) {
+        self.said.extend(self.lines.try_iter());
+        self.next = self.said.len();
+    }
+
+    /// Writes a line to the program's input.
+    ///
+    /// # Panics
+    /// If the program does not read.
+    pub fn tell(&mut self, line: &str) {
+        let input = self.input.as_mut().expect("input that is open");
+        writeln!(input, "{line}").unwrap_or_else(|e| panic!("{}: {e}\n", self.name));
+    }
+
+    /// Sends a signal by its name.
+    pub fn signal(&self, signal: &str) {
+        succeed(Command::new("kill").args([&format!("-{signal}"), &self.id().to_string()]));
+    }
+
+    /// Kills the program in the middle of whatever it does; gives the time of the deed.
+    ///
+    /// # Panics
+    /// If it had ended before.
+    pub fn kill(mut self) -> Instant {
+        let ended = self.child.try_wait().expect("the child's status");
+        assert!(ended.is_none(), "{} had ended: {ended:?}\n{}", self.name, self.text());
+        let at = Instant::now();
+        self.child.kill().expect("a child that runs can be killed");
+        self.child.wait().expect("the child's status");
+        at
+    }
+
+    /// Closes the program's input and waits for its end.
+    ///
+    /// # Panics
+    /// If it does not end in time.
+    pub fn finish(mut self, limit: Duration) -> Ended {
+        self.input = None;
+        let deadline = Instant::now() + limit;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.said.push(line),
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{} did not end in {limit:?}\n{}", self.name, self.text())
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Ended {
+            status: self.child.wait().expect("the child's status"),
+            text: self.text(),
+        }
+    }
+
+    /// [`Self::finish`] of a program that must succeed; gives what it printed.
+    ///
+    /// # Panics
+    /// If it does not, or not in time.
+    pub fn succeed(self, limit: Duration) -> String {
+        let name = self.name.clone();
+        self.finish(limit).expect_success(&name)
+    }
+
+    /// All it has said, for whoever will not listen any more.
+    fn text(&self) -> String {
+        let rest = self.lines.try_iter();
+        self.said
+            .iter()
+            .cloned()
+            .chain(rest)
+            .fold(String::new(), |text, line| text + &line.text + "\n")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only when the process has ended, which is what they are for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_lines(stream: impl Read + Send + 'static, lines: Sender<Line>) {
+    thread::spawn(move || {
+        for bytes in BufReader::new(stream).split(b'\n') {
+            let Ok(bytes) = bytes else { return };
+            let line = Line {
+                at: Instant::now(),
+                text: String::from_utf8_lossy(&bytes).into_owned(),
+            };
+            // Nobody listens to a program that has been let go.
+            if lines.send(line).is_err() {
+                return;
+            }
+        }
+    });
+}

@@ -1,0 +1,73 @@
+//! Directories that go with their test.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// A directory of one test, readable by every user, removed when it is dropped.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A directory for files.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn new(name: &str) -> Self {
+        Self::below(&std::env::temp_dir(), name)
+    }
+
+    /// A directory in memory, for segments.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn in_memory(name: &str) -> Self {
+        Self::below(Path::new("/dev/shm"), name)
+    }
+
+    fn below(parent: &Path, name: &str) -> Self {
+        let id = std::process::id();
+        let path = (0..u32::MAX)
+            .map(|number| parent.join(format!("viaduct-e2e-{id}-{name}-{number}")))
+            .find(|path| match fs::create_dir(path) {
+                Ok(()) => true,
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => false,
+                Err(e) => panic!("{}: {e}", path.display()),
+            })
+            .expect("fewer directories than numbers");
+        let this = Self(path);
+        fs::set_permissions(this.path(), fs::Permissions::from_mode(0o755))
+            .unwrap_or_else(|e| panic!("{}: {e}", this.path().display()));
+        this
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file that every user can read.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.file(name);
+        fs::write(&path, text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644))
+            .unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Whatever is left is in a directory for temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

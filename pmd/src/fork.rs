@@ -1,0 +1,72 @@
+//! A program that forks after it opened a NIC (vipl-semantics 7, rule 20).
+//!
+//! The child has a copy of the parent's memory and none of its threads, and the rings of
+//! the parent's port are shared with it. The NIC stays the parent's: in the child every
+//! handle made before the fork is stale, so that nothing it calls, drops or leaves behind
+//! reaches a ring. It may open NICs of its own.
+
+use std::cell::{Cell, RefCell};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::device;
+use crate::open::OpenError;
+use crate::sys;
+
+/// Opening and closing of any device, one at a time, and no fork in the middle of it.
+static OPENING: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    /// This thread has `OPENING`, through an [`Opening`].
+    static OPENS: Cell<bool> = const { Cell::new(false) };
+    /// What this thread holds from before a fork until after it.
+    static FORKS: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+}
+
+/// The right to open or close a NIC.
+pub(crate) struct Opening {
+    _one_at_a_time: MutexGuard<'static, ()>,
+}
+
+impl Opening {
+    pub(crate) fn begin() -> Self {
+        let guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        OPENS.set(true);
+        Self {
+            _one_at_a_time: guard,
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        OPENS.set(false);
+    }
+}
+
+/// Has forks noticed from now on.
+pub(crate) fn watch() -> Result<(), OpenError> {
+    static WATCHED: OnceLock<Result<(), String>> = OnceLock::new();
+    WATCHED
+        .get_or_init(|| sys::at_fork(before, in_parent, in_child).map_err(|e| e.to_string()))
+        .clone()
+        .map_err(|e| OpenError::new(format!("forks cannot be noticed: {e}")))
+}
+
+/// Another thread's opening ends first: the child could not end it.
+extern "C" fn before() {
+    if OPENS.get() {
+        return;
+    }
+    let guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    // A thread that forks while its locals are being destroyed opens nothing any more.
+    let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some(guard));
+}
+
+extern "C" fn in_parent() {
+    let _gone = FORKS.try_with(|held| held.borrow_mut().take());
+}
+
+extern "C" fn in_child() {
+    device::disown_all();
+    let _gone = FORKS.try_with(|held| held.borrow_mut().take());
+}

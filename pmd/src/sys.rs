@@ -1,0 +1,154 @@
+//! System calls that are not the data path's: random numbers, an event that a
+//! thread can sleep on beside a port, signal masks, and news of a fork.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+/// Fills `out` with bytes that nobody can guess.
+pub(crate) fn random_bytes(out: &mut [u8]) {
+    let mut done = 0;
+    while done < out.len() {
+        let rest = &mut out[done..];
+        // SAFETY: the kernel writes at most `rest.len()` bytes at `rest`.
+        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        if got > 0 {
+            done += got as usize;
+        } else {
+            let error = io::Error::last_os_error();
+            assert!(
+                error.kind() == io::ErrorKind::Interrupted,
+                "the kernel has no random numbers: {error}"
+            );
+        }
+    }
+}
+
+/// Something to sleep on beside a port's descriptor.
+pub(crate) struct Event(OwnedFd);
+
+impl Event {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: eventfd(2) takes two integers and gives a new descriptor or -1.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else has it.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Wakes the thread that sleeps on this event, or the next one that does.
+    pub(crate) fn signal(&self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: 8 bytes of this frame, to an eventfd that lives as long as `self`.
+        // A full counter means that the thread is being woken already.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
+    }
+
+    /// Sleeps until the event is signalled, `other` is readable (if there is one), or for
+    /// `limit`.
+    pub(crate) fn sleep(&self, other: Option<RawFd>, limit: Duration) {
+        // poll(2) passes over a negative descriptor.
+        let mut fds = [self.0.as_raw_fd(), other.unwrap_or(-1)].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        let limit = libc::timespec {
+            tv_sec: limit.as_secs() as libc::time_t,
+            tv_nsec: limit.subsec_nanos().into(),
+        };
+        // SAFETY: two entries and a time of this frame; no signal mask.
+        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &limit, core::ptr::null()) };
+        if fds[0].revents != 0 {
+            let mut count = [0u8; 8];
+            // SAFETY: 8 bytes of this frame, from a non-blocking eventfd.
+            unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
+        }
+    }
+}
+
+/// Runs `start` with all signals blocked, which a thread started in it inherits: the
+/// program's signals are for the program's own threads.
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the set is written, whole.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: one initialised set is read, and one of this frame is written.
+    let failed =
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let done = start();
+    if failed == 0 {
+        // SAFETY: the set that the successful call above has written.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut())
+        };
+    }
+    done
+}
+
+/// Has three functions called around every fork(2) of this process: before it, after it in
+/// the parent, and in the child.
+pub(crate) fn at_fork(
+    before: extern "C" fn(),
+    parent: extern "C" fn(),
+    child: extern "C" fn(),
+) -> io::Result<()> {
+    // SAFETY: the functions live as long as the process and do not unwind.
+    let error = unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) };
+    if error == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::from_raw_os_error(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn random_bytes_differ() {
+        let (mut one, mut other) = ([0u8; 16], [0u8; 16]);
+        random_bytes(&mut one);
+        random_bytes(&mut other);
+        assert_ne!(one, other);
+    }
+
+    #[test]
+    fn an_event_ends_a_sleep_once_and_so_does_another_descriptor() {
+        let event = Event::new().unwrap();
+        let long = Duration::from_secs(20);
+        let begun = Instant::now();
+        event.signal();
+        event.signal();
+        event.sleep(None, long);
+        let (reader, mut writer) = io::pipe().unwrap();
+        io::Write::write_all(&mut writer, b"x").unwrap();
+        event.sleep(Some(reader.as_raw_fd()), long);
+        assert!(begun.elapsed() < long);
+        let short = Duration::from_millis(5);
+        let begun = Instant::now();
+        event.sleep(None, short);
+        assert!(begun.elapsed() >= short, "the signals were used up");
+    }
+
+    #[test]
+    fn threads_started_without_signals_block_them_and_ours_does_not() {
+        fn blocked() -> bool {
+            let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+            // SAFETY: no new mask is given; the old one is written.
+            unsafe {
+                libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), mask.as_mut_ptr())
+            };
+            // SAFETY: an initialised set is read.
+            unsafe { libc::sigismember(mask.as_ptr(), libc::SIGUSR1) == 1 }
+        }
+        let thread = without_signals(|| std::thread::spawn(blocked));
+        assert!(thread.join().unwrap());
+        assert!(!blocked());
+    }
+}
