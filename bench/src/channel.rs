@@ -1,8 +1,10 @@
 //! The messages by which the two ends agree, over a VI of their own.
 //!
-//! The measuring end asks and the answering end answers, one message each way
-//! at a time, so a few receive descriptors are always enough. Messages are JSON:
-//! they cross between rounds, never during one.
+//! The measuring end asks and the answering end answers, one question at a time.
+//! Questions are numbered; one that is not answered is asked again, and one that
+//! was answered already gets the same answer again. So the agreement survives
+//! what the benchmarks do on purpose: overrun a port that then loses frames.
+//! Messages are JSON: they cross between rounds, never during one.
 
 use std::time::{Duration, Instant};
 
@@ -16,16 +18,25 @@ use crate::nic::Nic;
 use crate::plan::{Benchmark, Frames, Level, Test};
 
 /// Both ends must speak the same version of these messages.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The longest message.
 const MESSAGE_BYTES: u32 = 1024;
 
-/// Receive descriptors that wait for messages.
-const DESCRIPTORS: u32 = 4;
+/// Bytes before the JSON: the number of the question.
+const NUMBER_BYTES: usize = 4;
+
+/// Receive descriptors that wait for messages: more than a question is repeated.
+const DESCRIPTORS: u32 = 32;
 
 /// How long an answer may take.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A question is repeated after so long, then after twice as long each time ...
+const REPEAT_FIRST: Duration = Duration::from_millis(20);
+
+/// ... up to this.
+const REPEAT_MAX: Duration = Duration::from_secs(1);
 
 /// Empty looks at the queue between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 256;
@@ -67,7 +78,7 @@ pub(crate) enum Message {
     },
     /// Begin a round of the open test.
     Round,
-    /// The asker sent its last message of the round; so many were sent since the connection began.
+    /// The asker sent its last message of the round, so many since the connection began: what was seen?
     Stop { sent: u64 },
     /// Close the open test.
     Close,
@@ -75,6 +86,8 @@ pub(crate) enum Message {
     RawOpen,
     /// Begin a round on the raw port.
     RawRound(RawRound),
+    /// The round on the raw port is over: what was seen?
+    RawStop,
     /// The run is over.
     Quit,
     /// Done; nothing to tell.
@@ -129,6 +142,13 @@ pub(crate) struct Channel {
     next_send: u32,
     sends_pending: u32,
     arrived: Option<Arrived>,
+    is_asker: bool,
+    /// The question that is open, or was the last.
+    number: u32,
+    /// The answering end owes nothing.
+    is_answered: bool,
+    /// Our last message, to be repeated.
+    last: Vec<u8>,
 }
 
 /// A message that arrived and was not looked into.
@@ -139,12 +159,21 @@ struct Arrived {
 }
 
 impl Channel {
-    /// An unconnected end whose receive descriptors wait already.
-    pub(crate) fn new(nic: &Nic) -> Result<Self> {
+    /// An unconnected end that asks; its receive descriptors wait already.
+    pub(crate) fn asking(nic: &Nic) -> Result<Self> {
+        Self::new(nic, true)
+    }
+
+    /// An unconnected end that answers.
+    pub(crate) fn answering(nic: &Nic) -> Result<Self> {
+        Self::new(nic, false)
+    }
+
+    fn new(nic: &Nic, is_asker: bool) -> Result<Self> {
         let mut endpoint = Endpoint::new(
             nic,
             &Shape {
-                level: Level::Rd,
+                level: Level::Ud,
                 send_descriptors: DESCRIPTORS,
                 send_buffers: DESCRIPTORS,
                 send_bytes: MESSAGE_BYTES,
@@ -161,6 +190,10 @@ impl Channel {
             next_send: 0,
             sends_pending: 0,
             arrived: None,
+            is_asker,
+            number: 0,
+            is_answered: true,
+            last: Vec::with_capacity(MESSAGE_BYTES as usize),
         })
     }
 
@@ -169,20 +202,38 @@ impl Channel {
         &self.endpoint
     }
 
-    /// Sends a message.
-    pub(crate) fn send(&mut self, message: &Message) -> Result<()> {
-        let bytes = serde_json::to_vec(message)
+    /// Whether the last question taken waits for its answer.
+    pub(crate) fn owes_answer(&self) -> bool {
+        !self.is_answered
+    }
+
+    /// Answers the question taken last.
+    pub(crate) fn answer(&mut self, message: &Message) -> Result<()> {
+        self.is_answered = true;
+        self.send(message)
+    }
+
+    /// Sends a message under the number of the open question, and keeps it.
+    fn send(&mut self, message: &Message) -> Result<()> {
+        self.last.clear();
+        self.last.extend_from_slice(&self.number.to_be_bytes());
+        serde_json::to_writer(&mut self.last, message)
             .map_err(|error| Error::io("a message to the other end", error.into()))?;
-        if bytes.len() > MESSAGE_BYTES as usize {
+        if self.last.len() > MESSAGE_BYTES as usize {
             return Err(Error::Peer(format!(
                 "a message of {} bytes is too long to send",
-                bytes.len()
+                self.last.len()
             )));
         }
+        self.repeat()
+    }
+
+    /// Sends the last message, once more or for the first time; allocates nothing.
+    fn repeat(&mut self) -> Result<()> {
         self.reap_sends(DESCRIPTORS - 1)?;
         let index = self.next_send;
-        self.endpoint.fill_send(index, &bytes);
-        self.endpoint.post_send(index, bytes.len() as u32)?;
+        self.endpoint.fill_send(index, &self.last);
+        self.endpoint.post_send(index, self.last.len() as u32)?;
         self.next_send = (index + 1) % DESCRIPTORS;
         self.sends_pending += 1;
         self.reap_sends(0)
@@ -204,24 +255,54 @@ impl Channel {
         Ok(())
     }
 
-    /// Whether a message is there; allocates nothing.
+    /// Whether a message is there that was not there before; allocates nothing.
     pub(crate) fn has_message(&mut self) -> Result<bool> {
-        if self.arrived.is_none() {
+        while self.arrived.is_none() {
             match self.endpoint.reap_recv()? {
-                Reaped::Nothing => {}
+                Reaped::Nothing => break,
+                Reaped::Failed { index, status } if !is_flushed(status) => {
+                    // Lost on the way, as far as the program is concerned.
+                    self.endpoint.post_recv(index)?;
+                }
                 Reaped::Failed { status, .. } => return Err(gone(status)),
                 Reaped::Done {
                     index,
                     length_bytes,
-                } => {
-                    self.arrived = Some(Arrived {
-                        index,
-                        length_bytes,
-                    });
-                }
+                } => self.sort(Arrived {
+                    index,
+                    length_bytes,
+                })?,
             }
         }
         Ok(self.arrived.is_some())
+    }
+
+    /// Keeps what is new, repeats the answer to what is old.
+    fn sort(&mut self, arrived: Arrived) -> Result<()> {
+        let number = self.number_of(arrived);
+        let expected = if self.is_asker {
+            self.number
+        } else {
+            self.number.wrapping_add(1)
+        };
+        if number == Some(expected) {
+            self.arrived = Some(arrived);
+            return Ok(());
+        }
+        self.endpoint.post_recv(arrived.index)?;
+        if !self.is_asker && self.is_answered && number == Some(self.number) {
+            self.repeat()?;
+        }
+        Ok(())
+    }
+
+    fn number_of(&self, arrived: Arrived) -> Option<u32> {
+        let mut number = [0; NUMBER_BYTES];
+        if (arrived.length_bytes as usize) < NUMBER_BYTES {
+            return None;
+        }
+        self.endpoint.peek_recv(arrived.index, &mut number);
+        Some(u32::from_be_bytes(number))
     }
 
     /// Takes a message if one is there.
@@ -234,7 +315,11 @@ impl Channel {
         };
         let bytes = self.endpoint.copy_recv(arrived.index, arrived.length_bytes);
         self.endpoint.post_recv(arrived.index)?;
-        serde_json::from_slice(&bytes)
+        if !self.is_asker {
+            self.number = self.number.wrapping_add(1);
+            self.is_answered = false;
+        }
+        serde_json::from_slice(bytes.get(NUMBER_BYTES..).unwrap_or_default())
             .map(Some)
             .map_err(|error| Error::Peer(format!("said what is no message: {error}")))
     }
@@ -246,17 +331,25 @@ impl Channel {
         mut wanted: impl FnMut() -> Result<()>,
     ) -> Result<Message> {
         let start = Instant::now();
+        let mut pause = REPEAT_FIRST;
+        let mut next_repeat = pause;
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if let Some(message) = self.try_receive()? {
                     return Ok(message);
                 }
             }
-            if timeout.is_some_and(|timeout| start.elapsed() > timeout) {
+            let waited = start.elapsed();
+            if timeout.is_some_and(|timeout| waited > timeout) {
                 return Err(Error::Peer("does not answer".into()));
             }
             if !self.endpoint.is_connected()? {
                 return Err(Error::Broken("the other end is gone".into()));
+            }
+            if self.is_asker && waited >= next_repeat {
+                self.repeat()?;
+                pause = (pause * 2).min(REPEAT_MAX);
+                next_repeat = waited + pause;
             }
             wanted()?;
         }
@@ -281,6 +374,7 @@ impl Channel {
 
     /// Asks, and waits for the answer; a refusal is an error.
     pub(crate) fn ask(&mut self, message: &Message) -> Result<Message> {
+        self.number = self.number.wrapping_add(1);
         self.send(message)?;
         match self.receive(Some(ANSWER_TIMEOUT), || Ok(()))? {
             Message::Refused(reason) => Err(Error::Peer(reason)),
@@ -292,6 +386,14 @@ impl Channel {
     pub(crate) fn tell(&mut self, message: &Message) -> Result<()> {
         match self.ask(message)? {
             Message::Ready => Ok(()),
+            answer => Err(out_of_place(&answer)),
+        }
+    }
+
+    /// Asks what was seen of a round.
+    pub(crate) fn ask_seen(&mut self, message: &Message) -> Result<Seen> {
+        match self.ask(message)? {
+            Message::Finished(seen) => Ok(seen),
             answer => Err(out_of_place(&answer)),
         }
     }
@@ -360,6 +462,7 @@ mod tests {
             Message::Close,
             Message::RawOpen,
             Message::RawRound(round),
+            Message::RawStop,
             Message::Quit,
             Message::Ready,
             Message::Opened { memory },
@@ -371,7 +474,10 @@ mod tests {
             Message::Refused("no".into()),
         ] {
             let bytes = serde_json::to_vec(&message).unwrap();
-            assert!(bytes.len() <= MESSAGE_BYTES as usize, "{message:?}");
+            assert!(
+                NUMBER_BYTES + bytes.len() <= MESSAGE_BYTES as usize,
+                "{message:?}"
+            );
             let back: Message = serde_json::from_slice(&bytes).unwrap();
             assert_eq!(back, message);
         }

@@ -19,10 +19,6 @@ use crate::server;
 use crate::stream::Sender;
 use crate::tally::{Tally, new_histogram};
 
-/// After an unreliable stream the port's queue empties for so long before a word
-/// on the channel, which would break if it were dropped.
-const SETTLE: Duration = Duration::from_millis(50);
-
 /// Runs a command of the user.
 pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
     cli::check(options)?;
@@ -46,7 +42,11 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
         report::write_json(path, &results)?;
     }
     if outcome.is_ok() {
-        session.channel.tell(&Message::Quit)?;
+        match session.channel.tell(&Message::Quit) {
+            // Gone without its last word, which may be lost.
+            Ok(()) | Err(Error::Broken(_)) => {}
+            Err(error) => return Err(error),
+        }
         drop(session);
         if let Some(partner) = partner {
             partner.finish();
@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
         tag: &'a str,
         stop: Stop,
     ) -> Result<Self> {
-        let channel = Channel::new(nic)?;
+        let channel = Channel::asking(nic)?;
         let mut session = Self {
             nic,
             config,
@@ -284,21 +284,11 @@ impl<'a> Session<'a> {
                 (sent.messages, sent.broken)
             }
         };
-        if test.level == Level::Ud || broken.is_some() {
-            self.settle()?;
-        }
         let total = match open {
             Open::PingPong(_) => 0,
             Open::Stream(end) => end.sent(),
         };
-        self.channel.send(&Message::Stop { sent: total })?;
-        let seen = match self
-            .channel
-            .receive(Some(channel::ANSWER_TIMEOUT), || Ok(()))?
-        {
-            Message::Finished(seen) => seen,
-            message => return Err(out_of_place(&message)),
-        };
+        let seen = self.channel.ask_seen(&Message::Stop { sent: total })?;
         if let Open::Stream(_) = open {
             tally.add_stream(&seen);
             result.delivered += seen.delivered;
@@ -312,17 +302,6 @@ impl<'a> Session<'a> {
             (None, Some(far)) => Some(format!("the other end: {far}")),
             (None, None) => None,
         };
-        Ok(())
-    }
-
-    /// Lets the port's queues empty while the NIC goes on.
-    fn settle(&mut self) -> Result<()> {
-        let start = std::time::Instant::now();
-        while start.elapsed() < SETTLE {
-            if self.channel.has_message()? {
-                break;
-            }
-        }
         Ok(())
     }
 
@@ -382,13 +361,7 @@ impl<'a> Session<'a> {
                 None
             }
         };
-        let seen = match self
-            .channel
-            .receive(Some(channel::ANSWER_TIMEOUT), || Ok(()))?
-        {
-            Message::Finished(seen) => seen,
-            message => return Err(out_of_place(&message)),
-        };
+        let seen = self.channel.ask_seen(&Message::RawStop)?;
         match pinged {
             Some(pinged) => tally.add_pings(&histogram, pinged.elapsed),
             None => tally.add_stream(&seen),

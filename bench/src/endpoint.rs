@@ -398,13 +398,21 @@ impl Endpoint {
 
     /// Copies a received message out of its buffer.
     pub fn copy_recv(&self, index: u32, length_bytes: u32) -> Vec<u8> {
-        let length = (length_bytes as usize).min(self.shape.recv_bytes as usize);
-        let at = self.at(self.recv_buffer(index), length);
-        let mut bytes = vec![0; length];
-        // SAFETY: `at` checked the range, the vector is as long; the receive
-        // descriptor was reaped, so the stack writes there no more.
-        unsafe { core::ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr(), length) }
+        let mut bytes = vec![0; (length_bytes as usize).min(self.shape.recv_bytes as usize)];
+        self.peek_recv(index, &mut bytes);
         bytes
+    }
+
+    /// Copies the begin of a received message.
+    ///
+    /// # Panics
+    /// If a buffer is shorter than that.
+    pub fn peek_recv(&self, index: u32, out: &mut [u8]) {
+        assert!(out.len() <= self.shape.recv_bytes as usize);
+        let at = self.at(self.recv_buffer(index), out.len());
+        // SAFETY: `at` checked the range; `out` cannot lie in it; the receive descriptor
+        // was reaped, so the stack writes there no more.
+        unsafe { core::ptr::copy_nonoverlapping(at.as_ptr(), out.as_mut_ptr(), out.len()) }
     }
 
     #[inline]

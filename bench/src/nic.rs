@@ -93,16 +93,18 @@ impl Nic {
         }
     }
 
-    /// An address of another host, by name.
+    /// An address of another host, by name. The name service runs for as long as it takes.
     ///
     /// # Errors
     /// [`Error::Call`] when the name is not known.
     pub fn remote(&self, host: &str, discriminator: Discriminator) -> Result<NetAddress> {
         provider::ns_init(self.handle, None).map_err(|error| Error::call("VipNSInit", error))?;
-        let host = provider::ns_get_host_by_name(self.handle, host, 0)
-            .map_err(|error| Error::call("VipNSGetHostByName", error))?;
+        let found = provider::ns_get_host_by_name(self.handle, host, 0)
+            .map_err(|error| Error::call("VipNSGetHostByName", error));
+        provider::ns_shutdown(self.handle)
+            .map_err(|error| Error::call("VipNSShutdown", error))?;
         Ok(NetAddress {
-            host,
+            host: found?,
             discriminator,
         })
     }
@@ -192,6 +194,18 @@ mod tests {
         let config = selection(None, "VINIC0").load().unwrap();
         assert_eq!(config.segment, "vibench-1");
         assert_eq!(port_name(&config), "shm");
+    }
+
+    #[test]
+    fn names_are_looked_up_again_and_again() {
+        let config = private_segment(&format!("vibench-names-{}", std::process::id()));
+        let nic = Nic::open(&config).unwrap();
+        let discriminator = Discriminator::new(b"x").unwrap();
+        for _ in 0..2 {
+            let found = nic.remote("localhost", discriminator).unwrap();
+            assert_eq!(found, nic.local(discriminator));
+            assert!(nic.remote("no such host", discriminator).is_err());
+        }
     }
 
     #[test]

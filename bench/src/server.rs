@@ -1,6 +1,6 @@
 //! The end that answers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pmd::config::NicConfig;
 use vipl::{ConnectIndication, Timeout, VipError, provider};
@@ -21,6 +21,10 @@ pub(crate) const PUBLIC_TAG: &str = "public";
 
 /// How often a listener that waits looks whether it is to stop.
 const LISTEN_TURN: Duration = Duration::from_millis(200);
+
+/// How often an end that waits for the connection of a test looks whether its last
+/// answer was lost.
+const CONNECT_TURN: Duration = Duration::from_millis(20);
 
 /// Answers the process that started this one, until it says that the run is over.
 pub(crate) fn answer_parent(options: &AnswerOptions) -> Result<()> {
@@ -100,6 +104,7 @@ struct Answerer<'a> {
     stop: &'a Stop,
     open: Option<Open>,
     raw: Option<RawEnd>,
+    raw_seen: Option<Result<Seen>>,
 }
 
 impl<'a> Answerer<'a> {
@@ -111,23 +116,27 @@ impl<'a> Answerer<'a> {
             stop,
             open: None,
             raw: None,
+            raw_seen: None,
         }
     }
 
     /// Waits for a measuring end and answers it until it quits.
     fn serve_one(mut self) -> Result<()> {
-        let mut channel = Channel::new(self.nic)?;
-        let indication = self.wait_for_request("control", None)?;
+        let mut channel = Channel::answering(self.nic)?;
+        let indication = self.wait_for_client()?;
         channel.endpoint().accept(indication.conn)?;
         loop {
             let message = channel.receive(None, || self.go_on())?;
             if message == Message::Quit {
-                return channel.send(&Message::Ready);
+                return channel.answer(&Message::Ready);
             }
             match self.answer(message, &mut channel) {
                 Ok(()) => {}
                 Err(error @ Error::Broken(_)) => return Err(error),
-                Err(error) => channel.send(&Message::Refused(shorten(&error.to_string())))?,
+                Err(error) if channel.owes_answer() => {
+                    channel.answer(&Message::Refused(shorten(&error.to_string())))?;
+                }
+                Err(error) => return Err(error),
             }
         }
     }
@@ -141,7 +150,7 @@ impl<'a> Answerer<'a> {
 
     fn answer(&mut self, message: Message, channel: &mut Channel) -> Result<()> {
         match message {
-            Message::Hello { version: VERSION } => channel.send(&Message::Ready),
+            Message::Hello { version: VERSION } => channel.answer(&Message::Ready),
             Message::Hello { version } => Err(Error::Peer(format!(
                 "speaks version {VERSION}, not {version}"
             ))),
@@ -153,7 +162,7 @@ impl<'a> Answerer<'a> {
             Message::Round => self.round(channel),
             Message::Close => {
                 self.open = None;
-                channel.send(&Message::Ready)
+                channel.answer(&Message::Ready)
             }
             Message::RawOpen => {
                 let raw = match self.raw.take() {
@@ -165,9 +174,13 @@ impl<'a> Answerer<'a> {
                     max_frame_bytes: raw.max_frame_bytes(),
                 };
                 self.raw = Some(raw);
-                channel.send(&answer)
+                channel.answer(&answer)
             }
             Message::RawRound(round) => self.raw_round(&round, channel),
+            Message::RawStop => match self.raw_seen.take() {
+                Some(seen) => channel.answer(&Message::Finished(seen?)),
+                None => Err(Error::Peer("has no round on the raw port".into())),
+            },
             message => Err(channel::out_of_place(&message)),
         }
     }
@@ -183,45 +196,66 @@ impl<'a> Answerer<'a> {
         self.open = None;
         let mut open = Open::new(self.nic, test)?;
         open.set_peer(memory);
-        channel.send(&Message::Opened {
+        channel.answer(&Message::Opened {
             memory: open.endpoint().remote_memory(),
         })?;
-        let purpose = format!("data {number}");
-        let indication = self.wait_for_request(&purpose, Some(channel::ANSWER_TIMEOUT))?;
+        let indication = self.wait_for_data(number, channel)?;
         open.endpoint().accept(indication.conn)?;
         self.open = Some(open);
         Ok(())
     }
 
-    fn wait_for_request(
-        &self,
-        purpose: &str,
-        timeout: Option<Duration>,
-    ) -> Result<ConnectIndication> {
+    /// One turn of waiting for a connection; `None` if nobody came.
+    fn wait_for_request(&self, purpose: &str, turn: Duration) -> Result<Option<ConnectIndication>> {
         let local = self.nic.local(channel::discriminator(self.tag, purpose)?);
+        match provider::connect_wait(self.nic.handle(), &local, Timeout::After(turn)) {
+            Ok(indication) => Ok(Some(indication)),
+            Err(VipError::Timeout) => Ok(None),
+            Err(error) => Err(Error::call("VipConnectWait", error)),
+        }
+    }
+
+    fn wait_for_client(&self) -> Result<ConnectIndication> {
         loop {
-            let turn = Timeout::After(timeout.unwrap_or(LISTEN_TURN));
-            match provider::connect_wait(self.nic.handle(), &local, turn) {
-                Ok(indication) => return Ok(indication),
-                Err(VipError::Timeout) if timeout.is_none() => self.go_on()?,
-                Err(error) => return Err(Error::call("VipConnectWait", error)),
+            if let Some(indication) = self.wait_for_request("control", LISTEN_TURN)? {
+                return Ok(indication);
+            }
+            self.go_on()?;
+        }
+    }
+
+    fn wait_for_data(&self, number: u32, channel: &mut Channel) -> Result<ConnectIndication> {
+        let purpose = format!("data {number}");
+        let start = Instant::now();
+        while start.elapsed() < channel::ANSWER_TIMEOUT {
+            if let Some(indication) = self.wait_for_request(&purpose, CONNECT_TURN)? {
+                return Ok(indication);
+            }
+            // The answer that the other end connects by is repeated if it is asked for again.
+            if channel.has_message()? {
+                break;
             }
         }
+        Err(Error::Peer("does not connect".into()))
     }
 
     fn round(&mut self, channel: &mut Channel) -> Result<()> {
         let Some(open) = &mut self.open else {
             return Err(Error::Peer("has no open test".into()));
         };
-        channel.send(&Message::Ready)?;
-        let seen = match open {
-            Open::PingPong(end) => Seen {
-                broken: end.echo(channel)?,
+        channel.answer(&Message::Ready)?;
+        let outcome = match open {
+            Open::PingPong(end) => end.echo(channel).map(|broken| Seen {
+                broken,
                 ..Seen::default()
-            },
-            Open::Stream(end) => end.run(channel)?,
+            }),
+            Open::Stream(end) => end.run(channel),
         };
-        channel.send(&Message::Finished(seen))
+        if outcome.is_err() && !channel.owes_answer() {
+            // The reason is told when it is asked for.
+            channel.wait_for_stop()?;
+        }
+        channel.answer(&Message::Finished(outcome?))
     }
 
     fn raw_round(&mut self, round: &RawRound, channel: &mut Channel) -> Result<()> {
@@ -229,15 +263,12 @@ impl<'a> Answerer<'a> {
             return Err(Error::Port("is not open".into()));
         };
         raw.begin(round)?;
-        channel.send(&Message::Ready)?;
-        let seen = match round.benchmark {
-            Benchmark::Latency => {
-                raw.echo()?;
-                Seen::default()
-            }
-            Benchmark::Bandwidth | Benchmark::Rate => raw.receive()?,
-        };
-        channel.send(&Message::Finished(seen))
+        channel.answer(&Message::Ready)?;
+        self.raw_seen = Some(match round.benchmark {
+            Benchmark::Latency => raw.echo().map(|()| Seen::default()),
+            Benchmark::Bandwidth | Benchmark::Rate => raw.receive(),
+        });
+        Ok(())
     }
 }
 

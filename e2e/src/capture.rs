@@ -78,9 +78,17 @@ impl<'a> Capture<'a> {
         let status = self.child.wait().expect("dumpcap's status");
         assert!(status.success(), "dumpcap: {status}\n{said}");
         assert_no_drops(&said);
-        assert_eq!(frames_in(&self.bytes), expected, "frames after the end of the test's programs");
+        assert_eq!(
+            frames_in(&self.bytes),
+            expected,
+            "frames after the end of the test's programs"
+        );
         let frames = dissect(&self.bytes);
-        assert_eq!(frames.len() as u64, expected, "tshark has not shown every frame");
+        assert_eq!(
+            frames.len() as u64,
+            expected,
+            "tshark has not shown every frame"
+        );
         frames
     }
 
@@ -136,7 +144,10 @@ fn frames_in(bytes: &[u8]) -> u64 {
     let mut at = FILE_HEADER_BYTES;
     while let Some(length) = bytes.get(at + 8..at + 12) {
         let length = u32::from_ne_bytes(length.try_into().expect("four bytes")) as usize;
-        assert!(length < FRAME_LIMIT_BYTES, "a frame of {length} bytes in the capture");
+        assert!(
+            length < FRAME_LIMIT_BYTES,
+            "a frame of {length} bytes in the capture"
+        );
         at += FRAME_HEADER_BYTES + length;
         if at > bytes.len() {
             break;
@@ -199,6 +210,11 @@ impl Frame {
         self.field("fc.type") == "0x58"
     }
 
+    /// A frame of a send: unsolicited data.
+    pub fn is_of_send(&self) -> bool {
+        self.is_vi() && self.field("fc.r_ctl") == "0x04"
+    }
+
     /// The length on the wire, without the frame check sequence.
     pub fn wire_bytes(&self) -> usize {
         self.field("frame.len").parse().expect("a length")
@@ -215,7 +231,9 @@ fn dissect(bytes: &[u8]) -> Vec<Frame> {
     let file = scratch.file("frames.pcap");
     fs::write(&file, bytes).expect("room for the capture");
     let mut tshark = Command::new("tshark");
-    tshark.args(["-n", "-T", "fields", "-E", "occurrence=f", "-r"]).arg(&file);
+    tshark
+        .args(["-n", "-T", "fields", "-E", "occurrence=f", "-r"])
+        .arg(&file);
     for field in FIELDS {
         tshark.args(["-e", field]);
     }
@@ -275,8 +293,14 @@ mod tests {
     #[test]
     fn a_lost_frame_is_noticed() {
         assert_no_drops("x\n received/dropped on interface 'right': 7/0 (pcap:0) (0.0%)\n");
-        for said in ["", "received/dropped on interface 'right': 7/1 (pcap:1) (12.5%)"] {
-            assert!(std::panic::catch_unwind(|| assert_no_drops(said)).is_err(), "{said}");
+        for said in [
+            "",
+            "received/dropped on interface 'right': 7/1 (pcap:1) (12.5%)",
+        ] {
+            assert!(
+                std::panic::catch_unwind(|| assert_no_drops(said)).is_err(),
+                "{said}"
+            );
         }
     }
 
@@ -294,15 +318,16 @@ mod tests {
     #[test]
     fn the_judge_finds_what_is_wrong() {
         judge(&[frame(|_| {}), frame(|fields| fields[10] = "1")]);
-        let wrong: [&dyn Fn(&mut [&str; 12]); 5] = [
-            &|fields| fields[0] = "0x8914",
-            &|fields| fields[1] = "0",
-            &|fields| fields[4] = "0x08",
-            &|fields| fields[2] = "0x28",
-            &|fields| fields[3] = "0x50",
+        let wrong = [
+            (0, "0x8914"),
+            (1, "0"),
+            (4, "0x08"),
+            (2, "0x28"),
+            (3, "0x50"),
         ];
-        for change in wrong {
-            assert!(std::panic::catch_unwind(|| judge(&[frame(change)])).is_err());
+        for (field, text) in wrong {
+            let judged = std::panic::catch_unwind(|| judge(&[frame(|all| all[field] = text)]));
+            assert!(judged.is_err(), "{text} in field {field}");
         }
         let twins = [frame(|_| {}), frame(|_| {})];
         assert!(std::panic::catch_unwind(|| judge(&twins)).is_err());

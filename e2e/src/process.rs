@@ -56,7 +56,14 @@ pub fn unprivileged(name: impl AsRef<OsStr>) -> Command {
         command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"]);
     } else {
         // In a user namespace of an ordinary user, root without capabilities is that user.
-        command.args(["--inh-caps", "-all", "--bounding-set", "-all", "--no-new-privs", "--"]);
+        command.args([
+            "--inh-caps",
+            "-all",
+            "--bounding-set",
+            "-all",
+            "--no-new-privs",
+            "--",
+        ]);
     }
     command
         .args(["setpriv", "--pdeathsig", "KILL", "--"])
@@ -126,7 +133,12 @@ impl Ended {
     /// # Panics
     /// If it failed.
     pub fn expect_success(self, name: &str) -> String {
-        assert!(self.status.success(), "{name}: {}\n{}", self.status, self.text);
+        assert!(
+            self.status.success(),
+            "{name}: {}\n{}",
+            self.status,
+            self.text
+        );
         self.text
     }
 }
@@ -138,8 +150,8 @@ pub struct Running {
     input: Option<ChildStdin>,
     lines: Receiver<Line>,
     said: Vec<Line>,
-    /// Lines before this one have been waited for.
-    next: usize,
+    /// Lines that nobody has waited for, as places in `said`.
+    unclaimed: Vec<usize>,
 }
 
 impl Running {
@@ -164,7 +176,7 @@ impl Running {
             child,
             lines,
             said: Vec::new(),
-            next: 0,
+            unclaimed: Vec::new(),
         }
     }
 
@@ -173,27 +185,34 @@ impl Running {
         self.child.id()
     }
 
-    /// Waits for a line, behind those waited for before, that begins with `start`.
+    /// Waits for a line that begins with `start`; each line is found once, in whatever order they are
+    /// waited for.
     ///
     /// # Panics
     /// If it does not come in time.
     pub fn wait_for(&mut self, start: &str, limit: Duration) -> Line {
         let deadline = Instant::now() + limit;
         loop {
-            while let Some(line) = self.said.get(self.next) {
-                self.next += 1;
-                if line.text.starts_with(start) {
-                    return line.clone();
-                }
+            let fits = |at: &usize| self.said[*at].text.starts_with(start);
+            if let Some(found) = self.unclaimed.iter().position(fits) {
+                return self.said[self.unclaimed.remove(found)].clone();
             }
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(line) => self.said.push(line),
+                Ok(line) => self.hear(line),
                 Err(RecvTimeoutError::Timeout) => {
-                    panic!("{} did not say {start:?} in {limit:?}\n{}", self.name, self.text())
+                    panic!(
+                        "{} did not say {start:?} in {limit:?}\n{}",
+                        self.name,
+                        self.text()
+                    )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    panic!("{} ended without saying {start:?}\n{}", self.name, self.text())
+                    panic!(
+                        "{} ended without saying {start:?}\n{}",
+                        self.name,
+                        self.text()
+                    )
                 }
             }
         }
@@ -202,7 +221,12 @@ impl Running {
     /// Forgets what was said so far: only newer lines are waited for.
     pub fn skip(&mut self) {
         self.said.extend(self.lines.try_iter());
-        self.next = self.said.len();
+        self.unclaimed.clear();
+    }
+
+    fn hear(&mut self, line: Line) {
+        self.unclaimed.push(self.said.len());
+        self.said.push(line);
     }
 
     /// Writes a line to the program's input.
@@ -225,7 +249,12 @@ impl Running {
     /// If it had ended before.
     pub fn kill(mut self) -> Instant {
         let ended = self.child.try_wait().expect("the child's status");
-        assert!(ended.is_none(), "{} had ended: {ended:?}\n{}", self.name, self.text());
+        assert!(
+            ended.is_none(),
+            "{} had ended: {ended:?}\n{}",
+            self.name,
+            self.text()
+        );
         let at = Instant::now();
         self.child.kill().expect("a child that runs can be killed");
         self.child.wait().expect("the child's status");

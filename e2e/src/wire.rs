@@ -50,7 +50,10 @@ impl Namespace {
     pub fn enter(&self, outside: Command) -> Command {
         let mut inside = command("nsenter");
         inside.arg(format!("--net=/proc/{}/ns/net", self.keeper.id()));
-        inside.arg("--").arg(outside.get_program()).args(outside.get_args());
+        inside
+            .arg("--")
+            .arg(outside.get_program())
+            .args(outside.get_args());
         inside
     }
 
@@ -109,12 +112,17 @@ impl Wire {
         ));
         for (namespace, interface) in wire.ends() {
             // Without an address of its own IPv6 is silent.
-            namespace.ip(&format!("link set {interface} mtu {mtu_bytes} addrgenmode none"));
+            namespace.ip(&format!(
+                "link set {interface} mtu {mtu_bytes} addrgenmode none"
+            ));
             namespace.ip(&format!("link set {interface} up"));
         }
         for (namespace, interface) in wire.ends() {
             let is_up = || namespace.link(interface)["operstate"] == "UP";
-            assert!((0..LINK_LOOKS).any(|_| is_up()), "{interface} does not come up");
+            assert!(
+                (0..LINK_LOOKS).any(|_| is_up()),
+                "{interface} does not come up"
+            );
         }
         wire
     }

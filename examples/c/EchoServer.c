@@ -232,14 +232,6 @@ static void *listen_for_clients(void *argument)
 
 /* --- life ------------------------------------------------------------------------------------ */
 
-/* A lost connection also flushes the client's receives, and that is where it is dealt with. */
-static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
-{
-    (void)context;
-    if (error->ErrorCode != VIP_ERROR_CONN_LOST)
-        complain("asynchronous error %d", (int)error->ErrorCode);
-}
-
 static bool run(Server *server, const Options *options)
 {
     pthread_t listener;
@@ -279,8 +271,7 @@ static bool start(Server *server, const Options *options)
         return false;
     }
     if (device_open(&server->device, options->device)) {
-        if (succeeded(VipErrorCallback(server->device.nic, NULL, on_error), "VipErrorCallback") &&
-            local_address(&server->device, options->discriminator, &server->listen_address) &&
+        if (local_address(&server->device, options->discriminator, &server->listen_address) &&
             succeeded(VipCreateCQ(server->device.nic, entries, &server->cq), "VipCreateCQ")) {
             good = run(server, options);
             good &= succeeded(VipDestroyCQ(server->cq), "VipDestroyCQ");

@@ -97,6 +97,14 @@ bool parse_number(const char *text, unsigned long lowest, unsigned long highest,
 
 /* --- device and addresses ------------------------------------------------------------------- */
 
+/* A lost connection also flushes what is posted on its VI, and that is where it is dealt with. */
+static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+{
+    (void)context;
+    if (error->ErrorCode != VIP_ERROR_CONN_LOST)
+        complain("asynchronous error %d", (int)error->ErrorCode);
+}
+
 bool device_open(Device *device, const char *name)
 {
     memset(device, 0, sizeof *device);
@@ -107,6 +115,7 @@ bool device_open(Device *device, const char *name)
         return false;
     }
     if (!succeeded(VipQueryNic(device->nic, &device->attributes), "VipQueryNic") ||
+        !succeeded(VipErrorCallback(device->nic, NULL, on_error), "VipErrorCallback") ||
         !succeeded(VipCreatePtag(device->nic, &device->ptag), "VipCreatePtag")) {
         device->ptag = NULL;
         device_close(device);

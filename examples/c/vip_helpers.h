@@ -71,6 +71,7 @@ bool parse_number(const char *text, unsigned long lowest, unsigned long highest,
 
 /* --- device and addresses ------------------------------------------------------------------- */
 
+/* Asynchronous errors of the device are told, but for lost connections. */
 bool device_open(Device *device, const char *name);
 void device_close(Device *device);
 

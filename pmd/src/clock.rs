@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-/// Turns between two readings of the clock while the NIC is polled without pause: some
+/// Looks between two readings of the clock while the NIC is polled without pause: some
 /// microseconds. A NIC that is polled rarely is polled by its own thread soon, so an
 /// answer is never older than the take-over time.
-const TURNS: u32 = 32;
+const TURNS: u32 = 4;
 
 /// A monotonic clock that asks the system once in many turns.
 pub(crate) struct Clock {

@@ -3,6 +3,7 @@
 //! TOML; every key has its unit in its name and a default, and an unknown key is
 //! an error. `configs/` has commented examples.
 
+use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,10 @@ use crate::memory::LockPolicy;
 
 /// The file named by this variable is read when a NIC is opened by name.
 pub const CONFIG_VARIABLE: &str = "VIADUCT_CONFIG";
+
+/// `strict` or `lenient` in this variable takes the place of `protection` of every NIC that
+/// is opened by name.
+pub const PROTECTION_VARIABLE: &str = "VIPL_PROTECTION";
 
 /// Why a configuration cannot be used; says where and what to do.
 #[derive(Debug)]
@@ -143,7 +148,7 @@ pub struct NicConfig {
     pub takeover_us: u64,
     /// Waiting calls and the NIC's thread spin for so long before they sleep, microseconds.
     pub spin_us: u64,
-    /// VIs without a tag.
+    /// VIs without a tag. A NIC that is opened by name obeys [`PROTECTION_VARIABLE`] first.
     pub protection: Protection,
     /// Locking of registered pages.
     pub lock_memory: LockPolicy,
@@ -255,18 +260,39 @@ impl Config {
     }
 
     /// The configuration that applies: of the file named by [`CONFIG_VARIABLE`], or the
-    /// built-in one with the single NIC VINIC0 on `shm`.
+    /// built-in one with the single NIC VINIC0 on `shm`; with what [`PROTECTION_VARIABLE`] says.
     pub fn from_environment() -> Result<Self, ConfigError> {
-        match std::env::var_os(CONFIG_VARIABLE) {
-            Some(path) if !path.is_empty() => Self::read(Path::new(&path)),
-            _ => Ok(Self {
+        let mut config = match std::env::var_os(CONFIG_VARIABLE) {
+            Some(path) if !path.is_empty() => Self::read(Path::new(&path))?,
+            _ => Self {
                 nics: vec![NicConfig {
                     name: "VINIC0".into(),
                     ..NicConfig::default()
                 }],
                 ..Self::default()
-            }),
+            },
+        };
+        if let Some(protection) = std::env::var_os(PROTECTION_VARIABLE) {
+            config.override_protection(&protection)?;
         }
+        Ok(config)
+    }
+
+    fn override_protection(&mut self, value: &OsStr) -> Result<(), ConfigError> {
+        let protection = match value.to_str() {
+            Some("") => return Ok(()),
+            Some("strict") => Protection::Strict,
+            Some("lenient") => Protection::Lenient,
+            Some(_) | None => {
+                return Err(error(format!(
+                    "{PROTECTION_VARIABLE}={value:?}: must be strict or lenient"
+                )));
+            }
+        };
+        for nic in &mut self.nics {
+            nic.protection = protection;
+        }
+        Ok(())
     }
 
     /// The NIC of this device name (VIPL 6.5): its own name, an alias, `VINIC` for the
@@ -290,7 +316,8 @@ impl Config {
 }
 
 impl NicConfig {
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Checks every value.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let within = |key: &str, value: u64, low: u64, high: u64| {
             if (low..=high).contains(&value) {
                 Ok(())
@@ -314,7 +341,12 @@ impl NicConfig {
         within("max_regions", u64::from(self.max_regions), 1, 65535)?;
         within("max_cq", u64::from(self.max_cq), 1, 65536)?;
         within("max_cq_entries", u64::from(self.max_cq_entries), 1, 1 << 24)?;
-        within("max_ptags", u64::from(self.max_ptags), u64::from(self.max_vi), 1 << 24)?;
+        within(
+            "max_ptags",
+            u64::from(self.max_ptags),
+            u64::from(self.max_vi),
+            1 << 24,
+        )?;
         within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
         within(
             "max_transfer_bytes",
@@ -339,7 +371,9 @@ impl NicConfig {
             return Err(error("port = \"af_packet\" needs interface = \"...\""));
         }
         if self.host.is_none() {
-            return Err(error("port = \"af_packet\" needs host = \"<our IP address>\""));
+            return Err(error(
+                "port = \"af_packet\" needs host = \"<our IP address>\"",
+            ));
         }
         if self.n_port_ids.is_empty() {
             return Err(error(
@@ -365,7 +399,10 @@ impl NicConfig {
 
     /// Our host address in its 16-byte form.
     pub fn host_address(&self) -> HostAddress {
-        host_address(self.host.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)))
+        host_address(
+            self.host
+                .unwrap_or(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)),
+        )
     }
 
     /// The N_Port_IDs that our programs may take.

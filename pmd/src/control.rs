@@ -5,15 +5,18 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 use fcvi_frame::connect::{Attributes, NetAddress};
-use vi_engine::{ConnectCommand, ConnectError, EndpointState, Indication, Level, ViIndex, ViParams};
+use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level, ViParams};
 
 use crate::config::Protection;
 use crate::datapath::ViPath;
 use crate::device::Device;
 use crate::memory::TagCheck;
+use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
+use crate::queue::Reaped;
 use crate::sync::Ordering;
-use crate::vi::{CqShared, ViSettings, ViShared};
+use crate::token::Held;
+use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
 
 /// Reliability level bits that are served: Unreliable and Reliable Delivery.
 pub const LEVELS_SUPPORTED: u16 = 1 | 2;
@@ -73,6 +76,29 @@ impl From<TimedOut> for ControlError {
 /// Result of a control call.
 pub(crate) type Outcome<T> = Result<T, ControlError>;
 
+/// The poller, for a call on a VI. Under the turn a VI neither ends nor gives its place to
+/// another one.
+fn poller_of<'a>(
+    held: &'a mut Held<'_, Option<Poller>>,
+    vi: &ViShared,
+    handle: u64,
+) -> Outcome<&'a mut Poller> {
+    held.as_mut()
+        .filter(|_| vi.is_live(handle))
+        .ok_or(ControlError::InvalidParameter)
+}
+
+/// The poller, for a call on an opening of the NIC.
+fn poller_for<'a>(
+    held: &'a mut Held<'_, Option<Poller>>,
+    device: &Device,
+    instance: u64,
+) -> Outcome<&'a mut Poller> {
+    held.as_mut()
+        .filter(|_| device.instances.is_open(instance))
+        .ok_or(ControlError::InvalidParameter)
+}
+
 fn level(bit: u16) -> Option<Level> {
     match bit {
         1 => Some(Level::UnreliableDelivery),
@@ -92,7 +118,12 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
         match device.config.protection {
             Protection::Strict => return Err(ControlError::Ptag),
             Protection::Lenient => {
-                log::warn!("a VI without a protection tag may use every region of its process");
+                if !device.leniency_told.swap(true, Ordering::Relaxed) {
+                    log::warn!(
+                        "NIC {}: protection is lenient: VIs without a tag may use every region of this process",
+                        device.config.name
+                    );
+                }
                 TagCheck::Lenient
             }
         }
@@ -109,17 +140,22 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     Ok((level, tag))
 }
 
-/// Makes a VI; returns its handle (VIPL 3.2.1).
+/// Makes a VI; returns its handle (VIPL 3.2.1). 0 for a completion queue means none.
 pub(crate) fn create_vi(
     device: &'static Device,
     instance: u64,
     settings: &ViSettings,
-    send_cq: Option<&'static CqShared>,
-    recv_cq: Option<&'static CqShared>,
+    (send_cq, recv_cq): (u64, u64),
 ) -> Outcome<u64> {
     let (level, tag) = check_settings(device, settings)?;
     let mut held = device.hold();
-    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    let poller = poller_for(&mut held, device, instance)?;
+    let cq = |raw: u64| match cq_of(raw) {
+        Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
+        None if raw == 0 => Ok(None),
+        Some(_) | None => Err(ControlError::InvalidParameter),
+    };
+    let cqs = [cq(send_cq)?, cq(recv_cq)?];
     let params = ViParams {
         level,
         max_transfer_bytes: settings.max_transfer_bytes as u32,
@@ -146,59 +182,96 @@ pub(crate) fn create_vi(
     vi.tag.store(tag_number, Ordering::Relaxed);
     vi.max_transfer_bytes
         .store(params.max_transfer_bytes, Ordering::Relaxed);
-    for cq in [send_cq, recv_cq].into_iter().flatten() {
+    for cq in cqs.into_iter().flatten() {
         let queues = cq.attached.fetch_add(1, Ordering::Relaxed) + 1;
         let needed = queues.saturating_mul(depth.next_power_of_two());
         // SAFETY: we hold the turn.
         unsafe { cq.ring.reserve(needed) };
     }
-    let live = |cq: Option<&CqShared>| cq.map_or(0, CqShared::live_handle);
-    vi.send_cq.store(live(send_cq), Ordering::Relaxed);
-    vi.recv_cq.store(live(recv_cq), Ordering::Relaxed);
+    vi.send_cq.store(send_cq, Ordering::Relaxed);
+    vi.recv_cq.store(recv_cq, Ordering::Relaxed);
     let handle = vi.revive(instance);
     if let Some(place) = poller.path.vis.get_mut(index.0 as usize) {
+        let [send_cq, recv_cq] = cqs;
         *place = Some(ViPath::new(vi, handle, tag, send_cq, recv_cq));
     }
     Ok(handle)
 }
 
 /// Ends a VI that is Idle and whose queues are empty (VIPL 3.2.2).
-pub(crate) fn destroy_vi(vi: &'static ViShared) -> Outcome<()> {
+pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     let mut held = vi.device.hold();
-    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-    if !vi.send.is_empty() || !vi.recv.is_empty() {
-        return Err(ControlError::InvalidState);
-    }
-    if !poller.engine.destroy_vi(vi.index) {
-        return Err(ControlError::InvalidState);
-    }
-    vi.retire();
-    let place = poller.path.vis.get_mut(vi.index.0 as usize);
-    if let Some(path) = place.and_then(Option::take) {
-        for cq in [path.send_cq, path.recv_cq].into_iter().flatten() {
-            cq.attached.fetch_sub(1, Ordering::Relaxed);
+    let poller = poller_of(&mut held, vi, handle)?;
+    let retired = {
+        // Nobody posts or reaps while it is decided whether there is anything to reap.
+        let _ends = vi.close_ends();
+        let empty = vi.send.is_empty() && vi.recv.is_empty();
+        let ended = empty && poller.engine.destroy_vi(vi.index);
+        if ended {
+            vi.retire();
         }
+        ended
+    };
+    if !retired {
+        return Err(ControlError::InvalidState);
     }
+    detach(vi, poller);
+    drop(held);
+    // Whoever waits on it learns that it is gone.
+    vi.device.wake_sleepers();
     Ok(())
 }
 
+/// Ends a VI in whatever state it is, with whatever is on its queues.
+fn release_vi(vi: &'static ViShared, poller: &mut Poller) {
+    {
+        let _ends = vi.close_ends();
+        vi.retire();
+    }
+    end_connection(vi, poller);
+    for queue in [&vi.send, &vi.recv] {
+        let mut end = queue.reap_end.hold();
+        while let Reaped::Done { .. } = queue.reap(&mut end) {}
+    }
+    if !poller.engine.destroy_vi(vi.index) {
+        log::error!("NIC {}: a VI could not be released", vi.device.config.name);
+    }
+    detach(vi, poller);
+}
+
+/// Takes a VI that ended out of the poller and off its completion queues.
+fn detach(vi: &'static ViShared, poller: &mut Poller) {
+    let place = poller.path.vis.get_mut(vi.index.0 as usize);
+    let Some(path) = place.and_then(Option::take) else {
+        return;
+    };
+    for cq in [path.send_cq, path.recv_cq].into_iter().flatten() {
+        let last = cq.attached.fetch_sub(1, Ordering::Relaxed) == 1;
+        // A queue that outlived its opening for the sake of this VI.
+        if last && !vi.device.instances.is_open(cq.instance()) {
+            retire_cq(cq);
+        }
+    }
+}
+
 /// Ends a connection from this side (VIPL 3.3.5).
-pub(crate) fn disconnect(vi: &'static ViShared) -> Outcome<()> {
+pub(crate) fn disconnect(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     let device = vi.device;
     let mut held = device.hold();
-    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    let poller = poller_of(&mut held, vi, handle)?;
+    end_connection(vi, poller);
+    device.announce(poller);
+    Ok(())
+}
+
+fn end_connection(vi: &'static ViShared, poller: &mut Poller) {
     let now_ns = poller.clock.now_ns();
-    poller.engine.set_now(now_ns);
     vi.broken.store(false, Ordering::Relaxed);
-    poller
-        .engine
-        .disconnect(now_ns, vi.index, &mut poller.path);
+    poller.engine.disconnect(now_ns, vi.index, &mut poller.path);
     // A descriptor that was flushed into memory that is gone has been reported; the VI is
     // Idle all the same.
     poller.path.failed.retain(|failed| *failed != vi.index);
     poller.path.flush();
-    device.announce(poller);
-    Ok(())
 }
 
 /// Makes a completion queue (VIPL 3.6.1).
@@ -209,12 +282,13 @@ pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) ->
     if entries > u64::from(device.config.max_cq_entries) {
         return Err(ControlError::Resource);
     }
-    let held = device.hold();
-    if held.is_none() {
-        return Err(ControlError::InvalidParameter);
-    }
+    let mut held = device.hold();
+    poller_for(&mut held, device, instance)?;
     for index in 0..device.cqs.len() {
-        let Some(cq) = device.cqs.get_or_make(index, || CqShared::new(device, index)) else {
+        let Some(cq) = device
+            .cqs
+            .get_or_make(index, || CqShared::new(device, index))
+        else {
             break;
         };
         if cq.live_handle() == 0 {
@@ -227,13 +301,26 @@ pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) ->
 }
 
 /// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
-pub(crate) fn destroy_cq(cq: &'static CqShared) -> Outcome<()> {
-    let _held = cq.device.hold();
+pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
+    let held = cq.device.hold();
+    if !cq.is_live(handle) {
+        return Err(ControlError::InvalidParameter);
+    }
     if cq.attached.load(Ordering::Relaxed) > 0 {
         return Err(ControlError::Resource);
     }
-    cq.retire();
+    retire_cq(cq);
+    drop(held);
+    // Whoever waits on it learns that it is gone.
+    cq.device.wake_sleepers();
     Ok(())
+}
+
+/// Ends a completion queue and gives its memory back. The caller holds the turn.
+fn retire_cq(cq: &'static CqShared) {
+    cq.retire();
+    // SAFETY: we hold the turn.
+    unsafe { cq.ring.discard() };
 }
 
 /// Is a tag used by a VI or a region?
@@ -245,126 +332,113 @@ pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
             .any(|vi| vi.live_handle() != 0 && vi.tag.load(Ordering::Relaxed) == tag)
 }
 
-/// Releases whatever an instance still owns (VIPL 3.1.2).
-pub(crate) fn release_instance(device: &'static Device, instance: u64) {
+/// Releases whatever an opening that ended still owns (VIPL 3.1.2); `conns` are the requests
+/// that it was told of and did not answer.
+pub(crate) fn release_instance(device: &'static Device, instance: u64, conns: &[ConnId]) {
+    let mut held = device.hold();
+    let Some(poller) = held.as_mut() else {
+        return;
+    };
     for vi in device.vis.iter() {
-        if vi.live_handle() == 0 || vi.instance() != instance {
-            continue;
-        }
-        // Both fail only when the NIC is down, and then nothing is left to release.
-        if disconnect(vi).is_ok() {
-            reap_all(vi);
-            if destroy_vi(vi).is_err() {
-                log::error!("NIC {}: a VI could not be released", device.config.name);
-            }
+        if vi.live_handle() != 0 && vi.instance() == instance {
+            release_vi(vi, poller);
         }
     }
     for cq in device.cqs.iter() {
-        if cq.live_handle() != 0 && cq.instance() == instance {
-            // A VI of another opening may still use it; it then lives as long as that VI.
-            if destroy_cq(cq).is_err() {
-                log::warn!(
-                    "NIC {}: a completion queue outlives its opening: VIs of another one use it",
-                    device.config.name
-                );
-            }
+        if cq.live_handle() == 0 || cq.instance() != instance {
+            continue;
+        }
+        if cq.attached.load(Ordering::Relaxed) == 0 {
+            retire_cq(cq);
+        } else {
+            log::warn!(
+                "NIC {}: a completion queue outlives its opening: VIs of another one use it",
+                device.config.name
+            );
         }
     }
-    let conns = device.instances.conns_of(instance);
-    let mut held = device.hold();
-    if let Some(poller) = held.as_mut() {
-        let now_ns = poller.clock.now_ns();
-        for conn in conns {
-            // A request that is gone already needs no answer.
-            let _gone = poller.engine.reject(now_ns, conn, &mut poller.path);
-        }
-        poller.path.flush();
-        device.regions.deregister_all(instance);
+    let now_ns = poller.clock.now_ns();
+    for conn in conns {
+        // A request that is gone already needs no answer.
+        let _gone = poller.engine.reject(now_ns, *conn, &mut poller.path);
     }
-}
-
-fn reap_all(vi: &'static ViShared) {
-    for queue in [&vi.send, &vi.recv] {
-        let mut end = queue.reap_end.hold();
-        while let crate::queue::Reaped::Done { .. } = queue.reap(&mut end) {}
-    }
+    poller.path.flush();
+    device.regions.deregister_all(instance);
+    device.announce(poller);
 }
 
 /// Waits for a connection request (VIPL 3.3.1).
 pub(crate) fn connect_wait(
     device: &'static Device,
+    instance: u64,
     local: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<Indication> {
-    let listener = {
+    let (listener, epoch) = {
         let mut held = device.hold();
-        let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-        poller.engine.listen(local.discriminator)
+        let poller = poller_for(&mut held, device, instance)?;
+        (poller.engine.listen(local.discriminator), device.epoch())
     };
     let found = wait(device, limit, || {
         let mut held = device.hold();
-        match held.as_mut() {
-            Some(poller) => poller.engine.take_indication(listener).map(Ok),
-            None => Some(Err(ControlError::InvalidParameter)),
+        match poller_for(&mut held, device, instance) {
+            Ok(poller) => poller.engine.take_indication(listener).map(Ok),
+            Err(gone) => Some(Err(gone)),
         }
     });
-    match found {
-        Ok(outcome) => outcome,
-        Err(TimedOut) => {
-            let mut held = device.hold();
-            let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-            if let Some(indication) = poller.engine.take_indication(listener) {
-                return Ok(indication);
-            }
-            let now_ns = poller.clock.now_ns();
-            poller
-                .engine
-                .unlisten(now_ns, listener, &mut poller.path);
-            poller.path.flush();
-            Err(ControlError::Timeout)
+    let error = match found {
+        Ok(Ok(indication)) => return Ok(indication),
+        Ok(Err(gone)) => gone,
+        Err(TimedOut) => ControlError::Timeout,
+    };
+    let mut held = device.hold();
+    // The engine of a later epoch knows nothing of our listener.
+    let Some(poller) = held.as_mut().filter(|_| device.runs(epoch)) else {
+        return Err(ControlError::InvalidParameter);
+    };
+    if error == ControlError::Timeout {
+        if let Some(indication) = poller.engine.take_indication(listener) {
+            return Ok(indication);
         }
     }
+    poller.engine.unlisten(listener, &mut poller.path);
+    poller.path.flush();
+    Err(error)
 }
 
 /// Waits for the outcome of a connection procedure on a VI.
-fn outcome(vi: &'static ViShared) -> Outcome<Attributes> {
+fn outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let device = vi.device;
-    let index = vi.index;
-    // The procedure has its own time-outs: this wait ends with them.
+    // The procedure has its own time-outs: this wait ends with them, or with the VI.
     let remote = wait(device, None, || {
         let mut held = device.hold();
-        match held.as_mut() {
-            Some(poller) => poller
+        match poller_of(&mut held, vi, handle) {
+            Ok(poller) => poller
                 .engine
-                .take_outcome(index)
+                .take_outcome(vi.index)
                 .map(|outcome| outcome.map_err(ControlError::from)),
-            None => Some(Err(ControlError::InvalidParameter)),
+            Err(gone) => Some(Err(gone)),
         }
     })??;
     Ok(remote.attributes)
 }
 
 /// Accepts a request with a VI (VIPL 3.3.2).
-pub(crate) fn connect_accept(
-    device: &'static Device,
-    conn: vi_engine::ConnId,
-    vi: &'static ViShared,
-) -> Outcome<()> {
+pub(crate) fn connect_accept(conn: ConnId, vi: &'static ViShared, handle: u64) -> Outcome<()> {
     {
-        let mut held = device.hold();
-        let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+        let mut held = vi.device.hold();
+        let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
-        poller.engine.set_now(now_ns);
         poller
             .engine
             .accept(now_ns, conn, vi.index, &mut poller.path)?;
         poller.path.flush();
     }
-    outcome(vi).map(|_| ())
+    outcome(vi, handle).map(|_| ())
 }
 
 /// Rejects a request (VIPL 3.3.3).
-pub(crate) fn connect_reject(device: &'static Device, conn: vi_engine::ConnId) -> Outcome<()> {
+pub(crate) fn connect_reject(device: &'static Device, conn: ConnId) -> Outcome<()> {
     let mut held = device.hold();
     let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
     let now_ns = poller.clock.now_ns();
@@ -376,16 +450,15 @@ pub(crate) fn connect_reject(device: &'static Device, conn: vi_engine::ConnId) -
 /// Requests a connection (VIPL 3.3.4).
 pub(crate) fn connect_request(
     vi: &'static ViShared,
+    handle: u64,
     local: &NetAddress,
     remote: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<Attributes> {
-    let device = vi.device;
     {
-        let mut held = device.hold();
-        let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+        let mut held = vi.device.hold();
+        let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
-        poller.engine.set_now(now_ns);
         let targets = poller.neighbours.ports(&remote.host);
         let command = ConnectCommand {
             local: *local,
@@ -398,13 +471,12 @@ pub(crate) fn connect_request(
             .connect(now_ns, vi.index, &command, &mut poller.path)?;
         poller.path.flush();
     }
-    outcome(vi)
+    outcome(vi, handle)
 }
 
 /// State of a VI as the engine has it.
-pub(crate) fn state(vi: &'static ViShared) -> EndpointState {
-    let held = vi.device.hold();
-    held.as_ref()
-        .and_then(|poller| poller.engine.state(ViIndex(vi.index.0)))
-        .unwrap_or(EndpointState::Idle)
+pub(crate) fn state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
+    let mut held = vi.device.hold();
+    let poller = poller_of(&mut held, vi, handle)?;
+    Ok(poller.engine.state(vi.index).unwrap_or(EndpointState::Idle))
 }

@@ -73,6 +73,20 @@ impl CompletionRing {
         entries.resize(capacity, Entry::default());
     }
 
+    /// Forgets everything and gives the memory back. The ring is full until the next `reset`.
+    ///
+    /// # Safety
+    /// The caller holds the NIC's turn.
+    pub(crate) unsafe fn discard(&self) {
+        let mut end = self.take_end.hold();
+        end.taken = 0;
+        self.added.store(0, Ordering::Relaxed);
+        self.taken.store(0, Ordering::Relaxed);
+        // SAFETY: both ends are ours: the turn and the take end.
+        let entries = unsafe { &mut *self.entries.get() };
+        *entries = Vec::new();
+    }
+
     /// Makes room for at least `capacity` entries; what is in the ring stays.
     ///
     /// # Safety
@@ -119,6 +133,13 @@ impl CompletionRing {
         // Release: partner of the Acquire load in `take`.
         self.added.store(at.wrapping_add(1), Ordering::Release);
         true
+    }
+
+    /// Whether [`CompletionRing::take`] would find something, without the take end.
+    #[inline(always)]
+    pub(crate) fn has_entry(&self) -> bool {
+        // Acquire: partner of the Release store in `add`.
+        self.added.load(Ordering::Acquire) != self.taken.load(Ordering::Relaxed)
     }
 
     /// Takes the oldest entry.

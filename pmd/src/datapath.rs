@@ -18,7 +18,7 @@ use crate::descriptor::{ControlSegment, control, status};
 use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
-use crate::post::{Cursor, gather, scatter, segments_valid};
+use crate::post::{Cursor, gather, scatter, still_valid};
 use crate::queue::{Slot, WorkQueue};
 use crate::sync::{AtomicU32, Ordering};
 use crate::vi::{CqShared, ViShared};
@@ -32,9 +32,6 @@ pub(crate) struct ViPath {
     pub(crate) recv_cq: Option<&'static CqShared>,
     send_cursor: Cursor,
     recv_cursor: Cursor,
-    /// The turn in which the head of each queue was last found valid.
-    send_checked: u64,
-    recv_checked: u64,
     /// In the poller's run queue.
     pub(crate) queued: bool,
 }
@@ -55,8 +52,6 @@ impl ViPath {
             recv_cq,
             send_cursor: Cursor::default(),
             recv_cursor: Cursor::default(),
-            send_checked: 0,
-            recv_checked: 0,
             queued: false,
         }
     }
@@ -80,7 +75,9 @@ pub(crate) struct Datapath {
     pub(crate) events: &'static EventQueue,
     pub(crate) vis: Vec<Option<ViPath>>,
     pub(crate) batch: MbufBatch,
-    pub(crate) turn: u64,
+    /// A burst of one frame costs the port no more than its share of a larger burst:
+    /// frames are given to it at once.
+    send_alone: bool,
     /// A descriptor was completed, or a control call got its answer, in this turn.
     pub(crate) completed: bool,
     /// VIs that must go to the Error state when the engine is done with its verb.
@@ -106,12 +103,12 @@ impl Datapath {
         max_vi: u32,
     ) -> Self {
         Self {
+            send_alone: port.capabilities().send_alone,
             port,
             regions,
             events,
             vis: (0..max_vi).map(|_| None).collect(),
             batch: MbufBatch::new(),
-            turn: 0,
             completed: false,
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
@@ -188,13 +185,14 @@ impl Datapath {
         };
         let word = word | status::DONE;
         slot.status = word;
-        let there = self.regions.check(
-            slot.handle,
-            path.tag,
-            slot.address,
-            crate::descriptor::CONTROL_BYTES,
-            Access::Write,
-        );
+        let there = slot.epoch == self.regions.epoch()
+            || self.regions.check(
+                slot.handle,
+                path.tag,
+                slot.address,
+                crate::descriptor::CONTROL_BYTES,
+                Access::Write,
+            );
         if there {
             // SAFETY: checked in this turn, and deregistration needs the turn.
             unsafe { write_completion(slot.address, word, length_bytes, immediate) };
@@ -298,16 +296,14 @@ unsafe fn write_completion(address: u64, word: u32, length_bytes: u32, immediate
 impl Host for Datapath {
     #[inline]
     fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
-        let turn = self.turn;
         let regions = self.regions;
         let path = self.vi(vi)?;
         // SAFETY: we run under the turn; the reference ends with this call.
         let slot = unsafe { path.shared.send.head() }?;
         let mut fault = slot.fault;
-        if fault == 0 && !segments_valid(slot, regions, path.tag, Access::Read) {
+        if fault == 0 && !still_valid(slot, regions, path.tag, Access::Read) {
             fault = status::PROTECTION_ERROR;
         }
-        path.send_checked = turn;
         path.send_cursor = Cursor::default();
         Some(SendWork {
             length_bytes: slot.length_bytes,
@@ -344,7 +340,6 @@ impl Host for Datapath {
         let Self {
             vis,
             regions,
-            turn,
             workbench,
             ..
         } = self;
@@ -354,11 +349,8 @@ impl Host for Datapath {
             .and_then(|path| {
                 // SAFETY: we run under the turn; the reference ends with this call.
                 let slot = unsafe { path.shared.send.head() }?;
-                if path.send_checked != *turn {
-                    if !segments_valid(slot, regions, path.tag, Access::Read) {
-                        return None;
-                    }
-                    path.send_checked = *turn;
+                if !still_valid(slot, regions, path.tag, Access::Read) {
+                    return None;
                 }
                 workbench.build(
                     template,
@@ -377,7 +369,10 @@ impl Host for Datapath {
         // The copy comes last: what follows a store into a shared ring waits for its
         // cache line if it has to read back anything that was just written.
         if let Some(mbuf) = self.batch.back_mut() {
-            mbuf.buffer_mut()[..bytes].copy_from_slice(&self.workbench.bytes[..bytes]);
+            copy_frame(&self.workbench.bytes, mbuf.buffer_mut(), bytes);
+        }
+        if self.send_alone {
+            self.flush();
         }
         Transmit::Sent
     }
@@ -407,7 +402,6 @@ impl Host for Datapath {
 
     #[inline]
     fn claim_receive(&mut self, vi: ViIndex) -> Claim {
-        let turn = self.turn;
         let regions = self.regions;
         let Some(path) = self.vi(vi) else {
             return Claim::Empty;
@@ -419,10 +413,9 @@ impl Host for Datapath {
         if slot.fault != 0 {
             return Claim::Fault(Status(slot.fault));
         }
-        if !segments_valid(slot, regions, path.tag, Access::Write) {
+        if !still_valid(slot, regions, path.tag, Access::Write) {
             return Claim::Fault(Status::PROTECTION);
         }
-        path.recv_checked = turn;
         path.recv_cursor = Cursor::default();
         Claim::Ready {
             capacity_bytes: slot.length_bytes,
@@ -431,7 +424,6 @@ impl Host for Datapath {
 
     #[inline]
     fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool {
-        let turn = self.turn;
         let regions = self.regions;
         let Some(path) = self.vi(vi) else {
             return false;
@@ -440,11 +432,8 @@ impl Host for Datapath {
         let Some(slot) = (unsafe { path.shared.recv.head() }) else {
             return false;
         };
-        if path.recv_checked != turn {
-            if !segments_valid(slot, regions, path.tag, Access::Write) {
-                return false;
-            }
-            path.recv_checked = turn;
+        if !still_valid(slot, regions, path.tag, Access::Write) {
+            return false;
         }
         // SAFETY: the segments were found valid in this turn.
         unsafe { scatter(&mut path.recv_cursor, slot, offset_bytes, payload) }
@@ -554,8 +543,10 @@ struct Workbench {
     bytes: [u8; WORKBENCH_BYTES],
 }
 
-/// The longest frame, tag included, in whole cache lines.
+/// The longest frame, tag included, and some zeros, in whole cache lines.
 const WORKBENCH_BYTES: usize = 2240;
+/// Short frames are copied in steps of so many bytes.
+const STEP_BYTES: usize = 16;
 
 impl Workbench {
     /// Puts one data frame together; returns its length.
@@ -580,7 +571,27 @@ impl Workbench {
             return None;
         }
         seal(frame, bytes, eof).ok()?;
+        // What is copied beyond the frame must not be of an earlier one.
+        frame.get_mut(bytes..bytes + STEP_BYTES)?.fill(0);
         Some(bytes)
+    }
+}
+
+/// Copies a frame from the workbench; a short one in a few fixed steps. Up to 15 bytes
+/// after the frame are written too: zeros, as `build` left them.
+#[inline]
+fn copy_frame(from: &[u8; WORKBENCH_BYTES], to: &mut [u8], bytes: usize) {
+    /// Longer frames are worth a call.
+    const SHORT_BYTES: usize = 192;
+    let steps = bytes.next_multiple_of(STEP_BYTES);
+    if bytes > SHORT_BYTES || to.len() < steps {
+        to[..bytes].copy_from_slice(&from[..bytes]);
+        return;
+    }
+    let from = from[..steps].as_chunks::<STEP_BYTES>().0;
+    let to = to[..steps].as_chunks_mut::<STEP_BYTES>().0;
+    for (to, from) in to.iter_mut().zip(from).rev() {
+        *to = *from;
     }
 }
 
@@ -602,7 +613,7 @@ impl Default for RandomPool {
 impl RandomPool {
     fn next(&mut self) -> u32 {
         if self.left == 0 {
-            crate::device::random_bytes(bytemuck_words(&mut self.words));
+            crate::sys::random_bytes(bytemuck_words(&mut self.words));
             self.left = self.words.len();
         }
         self.left -= 1;

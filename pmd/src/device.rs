@@ -7,17 +7,18 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use vi_engine::EndpointState;
+use vi_engine::{EndpointState, ViIndex};
 
 use crate::config::{NicConfig, Progress};
 use crate::datapath::PathCounters;
 use crate::doorbell::Doorbells;
 use crate::events::EventQueue;
-use crate::instance::Instances;
+use crate::fork::{self, Opening};
+use crate::instance::{self, Instances};
 use crate::memory::table::{RegionLimits, RegionTable};
 use crate::open::{self, OpenError};
 use crate::poller::Poller;
-use crate::progress::Rest;
+use crate::progress::{self, Rest};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::token::{Held, Token};
 use crate::vi::{CqShared, Shelf, ViShared};
@@ -25,10 +26,7 @@ use crate::vi::{CqShared, Shelf, ViShared};
 /// Devices of one process, at most: as many as a handle can tell apart.
 const MAX_DEVICES: usize = 4096;
 
-static DEVICES: [OnceLock<&'static Device>; MAX_DEVICES] =
-    [const { OnceLock::new() }; MAX_DEVICES];
-/// Opening and closing of any device, one at a time.
-static OPENING: Mutex<()> = Mutex::new(());
+static DEVICES: [OnceLock<&'static Device>; MAX_DEVICES] = [const { OnceLock::new() }; MAX_DEVICES];
 
 /// A NIC of this process.
 pub(crate) struct Device {
@@ -53,7 +51,12 @@ pub(crate) struct Device {
     /// Bumped when something completed while someone slept.
     pub(crate) changed: AtomicU32,
     pub(crate) rest: Rest,
-    pub(crate) stop: AtomicBool,
+    /// Counts how often the NIC went down; threads of an earlier time end.
+    epoch: AtomicU32,
+    /// Opened by the process that forked this one.
+    foreign: AtomicBool,
+    /// A VI without a tag was let through; said once.
+    pub(crate) leniency_told: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -85,7 +88,9 @@ impl Device {
             sleepers: AtomicU32::new(0),
             changed: AtomicU32::new(0),
             rest: Rest::default(),
-            stop: AtomicBool::new(false),
+            epoch: AtomicU32::new(0),
+            foreign: AtomicBool::new(false),
+            leniency_told: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
             config,
         }
@@ -96,13 +101,29 @@ impl Device {
         self.number
     }
 
+    /// Is the NIC this process's own?
+    pub(crate) fn is_ours(&self) -> bool {
+        !self.foreign.load(Ordering::Relaxed)
+    }
+
+    /// May a thread that was started in this epoch go on?
+    #[inline]
+    pub(crate) fn runs(&self, epoch: u32) -> bool {
+        // Acquire: partner of the increment in `take_down`.
+        self.epoch.load(Ordering::Acquire) == epoch
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
     /// The turn, for a control call.
     pub(crate) fn hold(&self) -> Held<'_, Option<Poller>> {
         self.turn.hold()
     }
 
     /// Runs one turn if the program's threads do the polling and nobody else is at it.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn poll(&'static self) {
         if !self.inline {
             return;
@@ -131,9 +152,27 @@ impl Device {
                 }
             }
         }
-        self.doorbells.ring(vi.index.0);
+        self.ring(vi.index);
         if vi.state() != EndpointState::Connected {
             self.flush_unconnected(vi);
+        }
+    }
+
+    /// Has whoever takes the next turn look at this VI, and makes sure that one is taken.
+    #[inline]
+    pub(crate) fn ring(&self, vi: ViIndex) {
+        self.doorbells.ring(vi.0);
+        if self.rest.is_deaf() {
+            self.answer_doorbells();
+        }
+    }
+
+    #[cold]
+    fn answer_doorbells(&self) {
+        if let Some(poller) = self.hold().as_mut() {
+            self.rest.leave(poller);
+            poller.turn(&self.doorbells);
+            self.announce(poller);
         }
     }
 
@@ -224,35 +263,89 @@ impl Device {
 /// The device of this configuration, open: its port is up and its threads run. The
 /// returned instance is one opening of it.
 pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
-    let _one_at_a_time = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    config.check().map_err(|e| OpenError::new(e.to_string()))?;
+    let _opening = Opening::begin();
     crate::sync::register_barrier();
+    fork::watch()?;
     let device = find_or_make(config)?;
     if device.instances.count() == 0 {
-        let poller = open::poller(device)?;
-        *device.hold() = Some(poller);
-        device.stop.store(false, Ordering::SeqCst);
-        device.events.set_closed(false);
-        let threads = match crate::progress::start(device) {
-            Ok(threads) => threads,
-            Err(error) => {
-                *device.hold() = None;
-                return Err(error);
-            }
-        };
-        *device
-            .threads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = threads;
+        device.bring_up()?;
     }
     let instance = device.instances.open(device.number);
     Ok((device, instance))
+}
+
+impl Device {
+    fn bring_up(&'static self) -> Result<(), OpenError> {
+        let poller = open::poller(self)?;
+        *self.hold() = Some(poller);
+        let epoch = self.epoch();
+        self.events.open(epoch);
+        let mut threads = Vec::with_capacity(2);
+        let started = progress::start(self, epoch, &mut threads);
+        *self.threads() = threads;
+        if started.is_err() {
+            self.join(self.take_down());
+        }
+        started
+    }
+
+    /// Ends the polling and closes the port. The threads that are returned end soon.
+    fn take_down(&'static self) -> Vec<JoinHandle<()>> {
+        // SeqCst, and before the interrupt: a thread that goes to rest after the interrupt
+        // sees the new epoch, and one that rests already is got up by it.
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        self.events.close();
+        self.rest.interrupt(self);
+        let poller = self.hold().take();
+        drop(poller);
+        core::mem::take(&mut *self.threads())
+    }
+
+    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn join(&self, threads: Vec<JoinHandle<()>>) {
+        // A handler that closes a NIC would wait for itself, or for another handler that
+        // waits for it. The threads end without being waited for.
+        if instance::in_handler() {
+            return;
+        }
+        for thread in threads {
+            if thread.join().is_err() {
+                log::error!("a thread of NIC {} panicked", self.config.name);
+            }
+        }
+    }
+
+    /// In a process that was forked: this NIC is the parent's.
+    fn disown(&self) {
+        self.foreign.store(true, Ordering::Relaxed);
+        for vi in self.vis.iter() {
+            vi.retire();
+        }
+        for cq in self.cqs.iter() {
+            cq.retire();
+        }
+    }
+}
+
+/// In a process that was forked: no device is ours. Takes no lock, since a thread that is
+/// not here any more may hold it.
+pub(crate) fn disown_all() {
+    for device in DEVICES.iter().map_while(OnceLock::get) {
+        device.disown();
+    }
 }
 
 fn find_or_make(config: &NicConfig) -> Result<&'static Device, OpenError> {
     let fingerprint = format!("{config:?}");
     for (number, place) in DEVICES.iter().enumerate() {
         match place.get() {
-            Some(device) if device.fingerprint == fingerprint => return Ok(device),
+            Some(device) if device.is_ours() && device.fingerprint == fingerprint => {
+                return Ok(device);
+            }
             Some(_) => {}
             None => {
                 let device = Device::new(number as u16, config.clone(), fingerprint);
@@ -260,51 +353,33 @@ fn find_or_make(config: &NicConfig) -> Result<&'static Device, OpenError> {
             }
         }
     }
-    Err(OpenError::new("too many different NIC configurations in one process"))
+    Err(OpenError::new(
+        "too many different NIC configurations in one process",
+    ))
 }
 
-/// Ends one opening and releases all it owns; with the last one the NIC goes down.
-pub(crate) fn close(device: &'static Device, instance: u64) {
-    let _one_at_a_time = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-    crate::control::release_instance(device, instance);
-    device.instances.close(instance);
-    if device.instances.count() > 0 {
-        return;
-    }
-    device.stop.store(true, Ordering::SeqCst);
-    device.events.set_closed(true);
-    device.rest.interrupt(device);
-    device.wake_sleepers();
-    let threads = core::mem::take(
-        &mut *device
-            .threads
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner),
-    );
-    for thread in threads {
-        // A handler that closes the NIC runs on one of them: it cannot wait for itself.
-        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
-            log::error!("a thread of NIC {} panicked", device.config.name);
-        }
-    }
-    *device.hold() = None;
-}
-
-/// Bytes that nobody can guess.
-pub(crate) fn random_bytes(out: &mut [u8]) {
-    let mut done = 0;
-    while done < out.len() {
-        let rest = &mut out[done..];
-        // SAFETY: the kernel writes at most `rest.len()` bytes at `rest`.
-        let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
-        if got > 0 {
-            done += got as usize;
+/// Ends one opening and releases all it owns; with the last one the NIC goes down. When this
+/// returns, no handler of the opening runs, unless it is called from one. False if the
+/// opening was ended already.
+pub(crate) fn close(device: &'static Device, instance: u64) -> bool {
+    let (closed, threads) = {
+        let _opening = Opening::begin();
+        let Some(closed) = device.instances.close(instance) else {
+            return false;
+        };
+        crate::control::release_instance(device, instance, closed.conns());
+        let threads = if device.instances.count() == 0 {
+            device.take_down()
         } else {
-            let error = std::io::Error::last_os_error();
-            assert!(
-                error.kind() == std::io::ErrorKind::Interrupted,
-                "the kernel has no random numbers: {error}"
-            );
-        }
-    }
+            Vec::new()
+        };
+        (closed, threads)
+    };
+    // Whoever waits for something of this opening learns that it is gone.
+    device.wake_sleepers();
+    device.instances.await_handler(instance);
+    device.join(threads);
+    // The handler goes last and outside of every lock: it may own things of the program's.
+    drop(closed);
+    true
 }

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
 
 use vi_engine::AsyncError;
 
@@ -95,7 +94,8 @@ const CAPACITY: usize = 4096;
 struct State {
     waiting: VecDeque<AsyncEvent>,
     dropped: u64,
-    closed: bool,
+    /// The device's epoch whose thread may take events; `None` while the NIC is down.
+    epoch: Option<u32>,
 }
 
 /// A bounded queue from the poller, which never waits, to the thread that calls handlers.
@@ -110,7 +110,7 @@ impl EventQueue {
             state: Mutex::new(State {
                 waiting: VecDeque::with_capacity(CAPACITY),
                 dropped: 0,
-                closed: false,
+                epoch: None,
             }),
             arrived: Condvar::new(),
         }
@@ -132,31 +132,73 @@ impl EventQueue {
         self.arrived.notify_one();
     }
 
-    /// The oldest event; waits for one up to `limit`. `None` at the limit or once closed
-    /// and empty.
-    pub(crate) fn next(&self, limit: Duration) -> Option<AsyncEvent> {
-        let state = self.lock();
-        let (mut state, _) = self
+    /// Waits for the oldest event. `None` once the epoch is over.
+    pub(crate) fn next(&self, epoch: u32) -> Option<AsyncEvent> {
+        let mut state = self
             .arrived
-            .wait_timeout_while(state, limit, |s| s.waiting.is_empty() && !s.closed)
+            .wait_while(self.lock(), |state| {
+                state.epoch == Some(epoch) && state.waiting.is_empty()
+            })
             .unwrap_or_else(PoisonError::into_inner);
-        state.waiting.pop_front()
-    }
-
-    pub(crate) fn is_closed(&self) -> bool {
-        self.lock().closed
-    }
-
-    pub(crate) fn set_closed(&self, closed: bool) {
-        let mut state = self.lock();
-        state.closed = closed;
-        if !closed {
-            state.waiting.clear();
+        if state.epoch == Some(epoch) {
+            state.waiting.pop_front()
+        } else {
+            None
         }
+    }
+
+    /// Begins an epoch without events.
+    pub(crate) fn open(&self, epoch: u32) {
+        let mut state = self.lock();
+        state.epoch = Some(epoch);
+        state.waiting.clear();
+    }
+
+    /// Ends the epoch; what still waits concerns nobody any more.
+    pub(crate) fn close(&self) {
+        self.lock().epoch = None;
         self.arrived.notify_all();
     }
 
     pub(crate) fn dropped(&self) -> u64 {
         self.lock().dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(vi: u64) -> AsyncEvent {
+        AsyncEvent::of_vi(vi, 1, AsyncError::ConnectionLost)
+    }
+
+    #[test]
+    fn events_keep_their_order_and_a_full_queue_counts_what_it_drops() {
+        let queue = EventQueue::new();
+        queue.open(1);
+        for vi in 0..CAPACITY as u64 + 3 {
+            queue.push(event(vi));
+        }
+        assert_eq!(queue.dropped(), 3);
+        for vi in 0..CAPACITY as u64 {
+            assert_eq!(queue.next(1), Some(event(vi)));
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_is_over_gives_nothing_and_keeps_nobody() {
+        let queue = EventQueue::new();
+        queue.open(1);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| queue.next(1));
+            queue.close();
+            assert_eq!(waiting.join().unwrap(), None);
+        });
+        queue.push(event(1));
+        queue.open(2);
+        queue.push(event(2));
+        assert_eq!(queue.next(1), None, "not the old thread's");
+        assert_eq!(queue.next(2), Some(event(2)), "and not the old event");
     }
 }

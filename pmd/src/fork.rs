@@ -9,6 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device;
+use crate::memory::locked::{self, Coverage};
 use crate::open::OpenError;
 use crate::sys;
 
@@ -19,7 +20,7 @@ thread_local! {
     /// This thread has `OPENING`, through an [`Opening`].
     static OPENS: Cell<bool> = const { Cell::new(false) };
     /// What this thread holds from before a fork until after it.
-    static FORKS: RefCell<Option<MutexGuard<'static, ()>>> = const { RefCell::new(None) };
+    static FORKS: RefCell<Option<Quiet>> = const { RefCell::new(None) };
 }
 
 /// The right to open or close a NIC.
@@ -43,6 +44,12 @@ impl Drop for Opening {
     }
 }
 
+/// Nobody opens, closes, locks or unlocks: no other thread has what the child will want.
+struct Quiet {
+    _opening: Option<MutexGuard<'static, ()>>,
+    _locking: MutexGuard<'static, Coverage>,
+}
+
 /// Has forks noticed from now on.
 pub(crate) fn watch() -> Result<(), OpenError> {
     static WATCHED: OnceLock<Result<(), String>> = OnceLock::new();
@@ -52,14 +59,18 @@ pub(crate) fn watch() -> Result<(), OpenError> {
         .map_err(|e| OpenError::new(format!("forks cannot be noticed: {e}")))
 }
 
-/// Another thread's opening ends first: the child could not end it.
 extern "C" fn before() {
-    if OPENS.get() {
-        return;
-    }
-    let guard = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-    // A thread that forks while its locals are being destroyed opens nothing any more.
-    let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some(guard));
+    let opening = if OPENS.get() {
+        None
+    } else {
+        Some(OPENING.lock().unwrap_or_else(PoisonError::into_inner))
+    };
+    let quiet = Quiet {
+        _opening: opening,
+        _locking: locked::hold(),
+    };
+    // A thread that forks while its locals are being destroyed goes without.
+    let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some(quiet));
 }
 
 extern "C" fn in_parent() {

@@ -1,7 +1,10 @@
 //! One opening of a NIC: what it owns and who hears its errors (VIPL 3.1, 3.8).
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+use vi_engine::ConnId;
 
 use crate::device::Device;
 use crate::events::AsyncEvent;
@@ -10,9 +13,12 @@ use crate::vi::{FIELD_MASK, Kind, RawHandle};
 /// A consumer's error handler.
 pub type Handler = Box<dyn FnMut(&AsyncEvent) + Send>;
 
+/// A handler and who may be calling it.
+type SharedHandler = Arc<Mutex<Handler>>;
+
 struct Instance {
     handle: u64,
-    handler: Option<Arc<Mutex<Handler>>>,
+    handler: Option<SharedHandler>,
     /// Protection tags: numbers, unique in the process.
     tags: Vec<u32>,
 }
@@ -23,14 +29,31 @@ struct Table {
     opened: u32,
     next_tag: u32,
     /// Requests that the consumer was told of: handle, instance, what the engine calls it.
-    conns: Vec<(u64, u64, vi_engine::ConnId)>,
+    conns: Vec<(u64, u64, ConnId)>,
     next_conn: u32,
+    /// The instances whose handlers are being called.
+    called: Vec<u64>,
+}
+
+/// What an opening that ended leaves to its closer.
+pub(crate) struct Closed {
+    conns: Vec<ConnId>,
+    _handler: Option<SharedHandler>,
+}
+
+impl Closed {
+    /// The requests that its consumer was told of and did not answer.
+    pub(crate) fn conns(&self) -> &[ConnId] {
+        &self.conns
+    }
 }
 
 /// All openings of one NIC.
 #[derive(Default)]
 pub(crate) struct Instances {
     table: Mutex<Table>,
+    /// A handler has returned.
+    returned: Condvar,
 }
 
 impl Instances {
@@ -54,29 +77,72 @@ impl Instances {
         handle
     }
 
-    pub(crate) fn close(&self, handle: u64) {
+    /// Ends an opening: nothing can be done through its handle any more. `None` if it ended
+    /// before.
+    pub(crate) fn close(&self, handle: u64) -> Option<Closed> {
         let mut table = self.lock();
-        table.instances.retain(|i| i.handle != handle);
-        table.conns.retain(|(_, instance, _)| *instance != handle);
+        let at = table.instances.iter().position(|i| i.handle == handle)?;
+        let instance = table.instances.remove(at);
+        let mut conns = Vec::new();
+        table.conns.retain(|(_, owner, conn)| {
+            if *owner == handle {
+                conns.push(*conn);
+            }
+            *owner != handle
+        });
+        Some(Closed {
+            conns,
+            _handler: instance.handler,
+        })
     }
 
     pub(crate) fn is_open(&self, handle: u64) -> bool {
         self.lock().instances.iter().any(|i| i.handle == handle)
     }
 
+    /// Replaces the handler of an opening. When this returns, the old one is not running,
+    /// unless it is called from one.
     pub(crate) fn set_handler(&self, handle: u64, handler: Option<Handler>) -> bool {
-        let mut table = self.lock();
-        let Some(instance) = table.instances.iter_mut().find(|i| i.handle == handle) else {
-            return false;
+        let new = handler.map(|h| Arc::new(Mutex::new(h)));
+        let old = {
+            let mut table = self.lock();
+            let Some(instance) = table.instances.iter_mut().find(|i| i.handle == handle) else {
+                return false;
+            };
+            core::mem::replace(&mut instance.handler, new)
         };
-        instance.handler = handler.map(|h| Arc::new(Mutex::new(h)));
+        self.await_handler(handle);
+        // It goes outside of the lock: it may own things of the program's.
+        drop(old);
         true
     }
 
-    fn handler(&self, handle: u64) -> Option<Option<Arc<Mutex<Handler>>>> {
-        let table = self.lock();
+    /// Waits until the handler of an instance that may be running has returned.
+    pub(crate) fn await_handler(&self, handle: u64) {
+        if in_handler() {
+            return;
+        }
+        let _table = self
+            .returned
+            .wait_while(self.lock(), |table| table.called.contains(&handle))
+            .unwrap_or_else(PoisonError::into_inner);
+    }
+
+    /// The handler of an open instance, which counts as called from now on.
+    fn begin_call(&self, handle: u64) -> Option<Option<SharedHandler>> {
+        let mut table = self.lock();
         let instance = table.instances.iter().find(|i| i.handle == handle)?;
-        Some(instance.handler.clone())
+        let handler = instance.handler.clone();
+        table.called.push(handle);
+        Some(handler)
+    }
+
+    fn end_call(&self, handle: u64) {
+        let mut table = self.lock();
+        if let Some(at) = table.called.iter().position(|called| *called == handle) {
+            table.called.swap_remove(at);
+        }
+        self.returned.notify_all();
     }
 
     /// A new protection tag; `None` at the limit.
@@ -118,16 +184,20 @@ impl Instances {
         }
     }
 
-    /// A handle for a request that the consumer is told of.
-    pub(crate) fn add_conn(&self, device: u16, instance: u64, conn: vi_engine::ConnId) -> u64 {
+    /// A handle for a request that the consumer is told of. `None` if the opening ended
+    /// meanwhile.
+    pub(crate) fn add_conn(&self, device: u16, instance: u64, conn: ConnId) -> Option<u64> {
         let mut table = self.lock();
+        if !table.instances.iter().any(|i| i.handle == instance) {
+            return None;
+        }
         table.next_conn = (table.next_conn + 1) & FIELD_MASK;
         let handle = RawHandle::pack(Kind::Conn, device, table.next_conn, 1);
         table.conns.push((handle, instance, conn));
-        handle
+        Some(handle)
     }
 
-    pub(crate) fn conn(&self, handle: u64) -> Option<vi_engine::ConnId> {
+    pub(crate) fn conn(&self, handle: u64) -> Option<ConnId> {
         let table = self.lock();
         table
             .conns
@@ -139,42 +209,43 @@ impl Instances {
     pub(crate) fn remove_conn(&self, handle: u64) {
         self.lock().conns.retain(|(h, _, _)| *h != handle);
     }
-
-    /// The requests that an instance was told of and did not answer.
-    pub(crate) fn conns_of(&self, instance: u64) -> Vec<vi_engine::ConnId> {
-        let table = self.lock();
-        table
-            .conns
-            .iter()
-            .filter(|(_, i, _)| *i == instance)
-            .map(|(_, _, conn)| *conn)
-            .collect()
-    }
 }
 
-/// How long the thread waits before it looks whether it should end.
-const LOOK: Duration = Duration::from_secs(3600);
+thread_local! {
+    static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Is this a call from inside an error handler?
+pub(crate) fn in_handler() -> bool {
+    IN_HANDLER.get()
+}
 
 /// The thread that calls the handlers, until the NIC goes down.
-pub(crate) fn deliver(device: &'static Device) {
-    loop {
-        match device.events.next(LOOK) {
-            Some(event) => deliver_one(device, &event),
-            None if device.events.is_closed() => return,
-            None => {}
-        }
+pub(crate) fn deliver(device: &'static Device, epoch: u32) {
+    IN_HANDLER.set(true);
+    while let Some(event) = device.events.next(epoch) {
+        deliver_one(device, &event);
     }
 }
 
 fn deliver_one(device: &'static Device, event: &AsyncEvent) {
-    match device.instances.handler(event.instance) {
-        Some(Some(handler)) => {
-            let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
-            handler(event);
+    let Some(handler) = device.instances.begin_call(event.instance) else {
+        return;
+    };
+    match handler {
+        Some(handler) => {
+            let call = move || {
+                let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
+                handler(event);
+            };
+            // If the handler was replaced meanwhile, it also goes in here.
+            if catch_unwind(AssertUnwindSafe(call)).is_err() {
+                log::error!("NIC {}: an error handler panicked", device.config.name);
+            }
         }
-        Some(None) => default_handler(device, event),
-        None => {}
+        None => default_handler(device, event),
     }
+    device.instances.end_call(event.instance);
 }
 
 /// Logs the error; a program without a logger sees it on standard error.

@@ -13,11 +13,12 @@
 //! | `poller` | one turn: frames in, timers, doorbells, frames out |
 //! | `progress` | who takes turns when: inline, pinned, asleep |
 //! | `device`, `open`, `instance` | a NIC of this process, brought up and owned |
+//! | `fork` | a NIC stays with the process that opened it |
 //! | `control` | calls that are not on the data path |
 //! | `vi` | handles and the objects they name |
 //! | `events` | asynchronous errors on their way to the consumer |
 //! | `neighbours` | which N_Ports a host address means |
-//! | `token`, `sync`, `clock`, `doorbell` | small tools of the above |
+//! | `token`, `sync`, `sys`, `clock`, `doorbell` | small tools of the above |
 
 mod clock;
 mod control;
@@ -25,6 +26,7 @@ mod cq;
 mod datapath;
 mod device;
 mod doorbell;
+mod fork;
 mod instance;
 mod memory;
 mod neighbours;
@@ -34,6 +36,7 @@ mod post;
 mod progress;
 mod queue;
 mod sync;
+mod sys;
 mod token;
 mod vi;
 

@@ -21,7 +21,8 @@ use crate::post::{Header, PostRules};
 use crate::progress::wait;
 use crate::queue::{PostEnd, Reaped, Slot, WorkQueue};
 use crate::sync::Ordering;
-use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
+use crate::sys;
+use crate::vi::{CqShared, Kind, RawHandle, ViSettings, ViShared, cq_at, cq_of, vi_at, vi_of};
 
 fn nic(handle: u64) -> Outcome<&'static Device> {
     let raw = RawHandle::unpack(handle);
@@ -29,7 +30,7 @@ fn nic(handle: u64) -> Outcome<&'static Device> {
         return Err(ControlError::InvalidParameter);
     }
     device_of(raw.device)
-        .filter(|device| device.instances.is_open(handle))
+        .filter(|device| device.is_ours() && device.instances.is_open(handle))
         .ok_or(ControlError::InvalidParameter)
 }
 
@@ -46,8 +47,11 @@ pub fn open(config: &NicConfig) -> Result<u64, OpenError> {
 /// Ends one opening and releases what it owns (VIPL 3.1.2).
 pub fn close(handle: u64) -> Outcome<()> {
     let device = nic(handle)?;
-    device::close(device, handle);
-    Ok(())
+    if device::close(device, handle) {
+        Ok(())
+    } else {
+        Err(ControlError::InvalidParameter)
+    }
 }
 
 /// What is fixed about an open NIC.
@@ -149,13 +153,13 @@ pub unsafe fn register(
         return Err(ControlError::RdmaRead);
     }
     let mut seed = [0u8; 2];
-    device::random_bytes(&mut seed);
+    sys::random_bytes(&mut seed);
     let attributes = RegionAttributes {
         tag,
         rdma_write: settings.rdma_write,
         rdma_read: settings.rdma_read,
     };
-    device
+    let region = device
         .regions
         .register(
             handle,
@@ -167,7 +171,14 @@ pub unsafe fn register(
         .map_err(|e| match e {
             RegionError::Invalid => ControlError::InvalidParameter,
             RegionError::Resource => ControlError::Resource,
-        })
+        })?;
+    if !device.instances.is_open(handle) {
+        // Closed meanwhile: nobody else would end this registration.
+        let _no_turn_runs = device.hold();
+        device.regions.deregister(address, region);
+        return Err(ControlError::InvalidParameter);
+    }
+    Ok(region)
 }
 
 /// Ends a registration (VIPL 3.4.4). When this returns, nothing touches the memory any more.
@@ -206,33 +217,17 @@ pub fn create_cq(handle: u64, entries: u64) -> Outcome<u64> {
 
 /// Ends a completion queue (VIPL 3.6.2).
 pub fn destroy_cq(handle: u64) -> Outcome<()> {
-    control::destroy_cq(cq_of(handle).ok_or(ControlError::InvalidParameter)?)
+    control::destroy_cq(cq_at(handle).ok_or(ControlError::InvalidParameter)?, handle)
 }
 
 /// Makes a VI (VIPL 3.2.1); 0 for a completion queue means none.
-pub fn create_vi(
-    handle: u64,
-    settings: &ViSettings,
-    send_cq: u64,
-    recv_cq: u64,
-) -> Outcome<u64> {
-    let device = nic(handle)?;
-    let cq = |raw: u64| {
-        if raw == 0 {
-            return Ok(None);
-        }
-        cq_of(raw)
-            .filter(|cq| core::ptr::eq(cq.device, device))
-            .map(Some)
-            .ok_or(ControlError::InvalidParameter)
-    };
-    let (send_cq, recv_cq) = (cq(send_cq)?, cq(recv_cq)?);
-    control::create_vi(device, handle, settings, send_cq, recv_cq)
+pub fn create_vi(handle: u64, settings: &ViSettings, send_cq: u64, recv_cq: u64) -> Outcome<u64> {
+    control::create_vi(nic(handle)?, handle, settings, (send_cq, recv_cq))
 }
 
 /// Ends a VI (VIPL 3.2.2).
 pub fn destroy_vi(handle: u64) -> Outcome<()> {
-    control::destroy_vi(vi(handle)?)
+    control::destroy_vi(vi(handle)?, handle)
 }
 
 /// What VipQueryVi tells (VIPL 3.7.3).
@@ -253,7 +248,7 @@ pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
     let vi = vi(handle)?;
     vi.device.poll();
     Ok(ViInfo {
-        state: control::state(vi),
+        state: control::state(vi, handle)?,
         settings: vi.settings(),
         send_empty: vi.send.is_empty(),
         recv_empty: vi.recv.is_empty(),
@@ -311,7 +306,7 @@ impl ViShared {
             code,
         });
         self.broken.store(true, Ordering::Release);
-        self.device.doorbells.ring(self.index.0);
+        self.device.ring(self.index);
         self.device.poll();
     }
 
@@ -359,10 +354,14 @@ pub unsafe fn post(
     descriptor: *mut RawDescriptor,
     region: u32,
 ) -> Outcome<()> {
-    let vi = vi(handle)?;
+    let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     let address = descriptor as u64;
     let posted = {
         let mut end = vi.queue(queue).post_end.hold();
+        // Under the post end, which whoever ends the VI takes.
+        if !vi.is_live(handle) {
+            return Err(ControlError::InvalidParameter);
+        }
         // SAFETY: passed on from our caller.
         unsafe { vi.post(queue, &mut end, address, region) }
     };
@@ -395,30 +394,41 @@ pub enum Done {
 }
 
 #[inline]
-fn reap(vi: &ViShared, queue: Queue) -> Done {
+fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
     let queue = vi.queue(queue);
+    if !queue.has_complete() {
+        return if !vi.is_live(handle) {
+            Err(ControlError::InvalidParameter)
+        } else if queue.is_empty() {
+            Ok(Done::Empty)
+        } else {
+            Ok(Done::NotDone)
+        };
+    }
     let mut end = queue.reap_end.hold();
-    match queue.reap(&mut end) {
+    // Under the reap end, which whoever ends the VI takes.
+    if !vi.is_live(handle) {
+        return Err(ControlError::InvalidParameter);
+    }
+    Ok(match queue.reap(&mut end) {
         Reaped::Done { address, status } => Done::Completed {
             descriptor: address as *mut RawDescriptor,
             status,
         },
         Reaped::Pending => Done::NotDone,
         Reaped::Empty => Done::Empty,
-    }
+    })
 }
 
 /// Takes the head of a work queue if it is complete (VIPL 3.5.2, 3.5.5).
 #[inline]
 pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
-    let vi = vi(handle)?;
-    let found = reap(vi, queue);
-    if let Done::Completed { .. } = found {
-        return Ok(found);
-    }
+    let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     // An empty queue is looked at too: a program that is written to polls this way.
-    vi.device.poll();
-    Ok(reap(vi, queue))
+    if !vi.queue(queue).has_complete() {
+        vi.device.poll();
+    }
+    reap(vi, handle, queue)
 }
 
 /// Waits for the head of a work queue (VIPL 3.5.3, 3.5.6); `None` waits for ever.
@@ -431,14 +441,9 @@ pub fn wait_done(handle: u64, queue: Queue, limit: Option<Duration>) -> Outcome<
     if cq.load(Ordering::Relaxed) != 0 {
         return Err(ControlError::Resource);
     }
-    wait(vi.device, limit, || {
-        if !vi.is_live(handle) {
-            return Some(Err(ControlError::InvalidParameter));
-        }
-        match reap(vi, queue) {
-            Done::NotDone => None,
-            found => Some(Ok(found)),
-        }
+    wait(vi.device, limit, || match reap(vi, handle, queue) {
+        Ok(Done::NotDone) => None,
+        found => Some(found),
     })?
 }
 
@@ -452,40 +457,44 @@ pub struct CqEntry {
 }
 
 #[inline]
-fn take(cq: &crate::vi::CqShared) -> Option<CqEntry> {
+fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
+    if !cq.ring.has_entry() {
+        return if cq.is_live(handle) {
+            Ok(None)
+        } else {
+            Err(ControlError::InvalidParameter)
+        };
+    }
     let mut end = cq.ring.take_end.hold();
-    loop {
-        let entry = cq.ring.take(&mut end)?;
+    if !cq.is_live(handle) {
+        return Err(ControlError::InvalidParameter);
+    }
+    while let Some(entry) = cq.ring.take(&mut end) {
         // An entry whose descriptor was reaped directly tells nothing any more.
         if crate::vi::entry_is_live(&entry) {
-            return Some(CqEntry {
+            return Ok(Some(CqEntry {
                 vi: entry.vi,
                 receive: entry.receive,
-            });
+            }));
         }
     }
+    Ok(None)
 }
 
 /// Takes the oldest entry of a completion queue, if there is one (VIPL 3.5.7).
 #[inline]
 pub fn cq_done(handle: u64) -> Outcome<Option<CqEntry>> {
-    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
-    if let Some(entry) = take(cq) {
-        return Ok(Some(entry));
+    let cq = cq_at(handle).ok_or(ControlError::InvalidParameter)?;
+    if !cq.ring.has_entry() {
+        cq.device.poll();
     }
-    cq.device.poll();
-    Ok(take(cq))
+    take(cq, handle)
 }
 
 /// Waits for an entry of a completion queue (VIPL 3.5.8); `None` waits for ever.
 pub fn cq_wait(handle: u64, limit: Option<Duration>) -> Outcome<CqEntry> {
     let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
-    wait(cq.device, limit, || {
-        if !cq.is_live(handle) {
-            return Some(Err(ControlError::InvalidParameter));
-        }
-        take(cq).map(Ok)
-    })?
+    wait(cq.device, limit, || take(cq, handle).transpose())?
 }
 
 /// A request that was matched.
@@ -500,20 +509,22 @@ pub struct Request {
 }
 
 /// Waits for a connection request (VIPL 3.3.1).
-pub fn connect_wait(
-    handle: u64,
-    local: &NetAddress,
-    limit: Option<Duration>,
-) -> Outcome<Request> {
+pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) -> Outcome<Request> {
     let device = nic(handle)?;
     if local.host.0 != device.host {
         return Err(ControlError::InvalidParameter);
     }
-    let found = control::connect_wait(device, local, limit)?;
+    let found = control::connect_wait(device, handle, local, limit)?;
+    let Some(conn) = device
+        .instances
+        .add_conn(device.number(), handle, found.conn)
+    else {
+        // Closed meanwhile: the client need not wait. One that is gone needs no answer.
+        let _gone = control::connect_reject(device, found.conn);
+        return Err(ControlError::InvalidParameter);
+    };
     Ok(Request {
-        conn: device
-            .instances
-            .add_conn(device.number(), handle, found.conn),
+        conn,
         remote: found.remote,
         attributes: found.attributes,
     })
@@ -524,7 +535,9 @@ fn conn(handle: u64) -> Outcome<(&'static Device, vi_engine::ConnId)> {
     if raw.kind != Kind::Conn as u8 {
         return Err(ControlError::InvalidParameter);
     }
-    let device = device_of(raw.device).ok_or(ControlError::InvalidParameter)?;
+    let device = device_of(raw.device)
+        .filter(|device| device.is_ours())
+        .ok_or(ControlError::InvalidParameter)?;
     let id = device
         .instances
         .conn(handle)
@@ -540,7 +553,7 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
     if !core::ptr::eq(vi.device, device) {
         return Err(ControlError::InvalidParameter);
     }
-    let outcome = control::connect_accept(device, id, vi);
+    let outcome = control::connect_accept(id, vi, vi_handle);
     let again = matches!(
         outcome,
         Err(ControlError::InvalidState
@@ -576,10 +589,10 @@ pub fn connect_request(
     if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(ControlError::InvalidParameter);
     }
-    control::connect_request(vi, local, remote, limit)
+    control::connect_request(vi, vi_handle, local, remote, limit)
 }
 
 /// Ends a connection and flushes both queues (VIPL 3.3.5).
 pub fn disconnect(handle: u64) -> Outcome<()> {
-    control::disconnect(vi(handle)?)
+    control::disconnect(vi(handle)?, handle)
 }

@@ -1,25 +1,26 @@
 //! A NIC brought up from its configuration: port, layers, N_Port, engine.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::net::SocketAddr;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 
 use fcvi_frame::ethernet::{ETHERTYPE_FCOE, ETHERTYPE_FIP, MacAddress};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
+use pmd_port::Port;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::layer::{fault, pcapng};
 use pmd_port::shm::{ShmConfig, ShmPort};
-use pmd_port::Port;
 use vi_engine::{Engine, EngineConfig};
 
 use crate::config::{FaultConfig, NicConfig, PortKind};
 use crate::datapath::Datapath;
-use crate::device::{Device, random_bytes};
+use crate::device::Device;
 use crate::doorbell::MAX_VI;
 use crate::neighbours::Neighbours;
 use crate::poller::Poller;
+use crate::sys::random_bytes;
 
 /// Why a NIC could not be opened, and what to do about it.
 #[derive(Debug)]
@@ -100,13 +101,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
     let engine = Engine::new(engine_config, first);
     let path = Datapath::new(port, &device.regions, &device.events, max_vi);
-    Ok(Poller::new(
-        engine,
-        path,
-        neighbours,
-        max_vi,
-        station.claim,
-    ))
+    Ok(Poller::new(engine, path, neighbours, max_vi, station.claim))
 }
 
 /// What fits into one frame of the port.

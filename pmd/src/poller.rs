@@ -19,6 +19,9 @@ const TURN_BUDGET_VIS: usize = 16;
 /// Timers that are served in one turn.
 const TIMER_BUDGET: u32 = 64;
 
+/// Turns between two looks at clock, timers and stations.
+const HOUSEKEEPING_TURNS: u64 = 8;
+
 /// All state of a NIC that one thread at a time works on.
 pub(crate) struct Poller {
     pub(crate) engine: Engine,
@@ -61,13 +64,46 @@ impl Poller {
     }
 
     /// One turn of bounded work. True if anything was done.
+    ///
+    /// Receiving comes last, so that nothing stands between a message that arrives
+    /// and the call that waits for it.
     #[inline]
     pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
-        self.path.turn += 1;
         self.turns += 1;
+        let mut worked = false;
+        while let Some(mbuf) = self.rx.pop() {
+            self.path.port.free(mbuf);
+        }
+        if self.turns % HOUSEKEEPING_TURNS == 0 {
+            worked = self.keep_house();
+        }
+        let now_ns = self.clock.last_ns();
+        doorbells.drain(|vi| self.enqueue(ViIndex(vi)));
+        if !self.run.is_empty() {
+            worked |= self.serve(now_ns);
+            self.path.flush();
+        }
+        let received = self.receive(now_ns);
+        self.busy_turns += u64::from(worked || received);
+        worked || received
+    }
+
+    /// A turn that looks at everything: before a thread goes to sleep on the port.
+    pub(crate) fn long_turn(&mut self, doorbells: &Doorbells) -> bool {
+        self.clock.now_ns();
+        self.turns = (self.turns + 1).next_multiple_of(HOUSEKEEPING_TURNS) - 1;
+        self.turn(doorbells)
+    }
+
+    /// True while something waits for room in the port.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.run.is_empty() || !self.path.batch.is_empty()
+    }
+
+    /// Clock, timers, stations, VIs in trouble.
+    fn keep_house(&mut self) -> bool {
         let now_ns = self.clock.turn_ns();
-        self.engine.set_now(now_ns);
-        let mut worked = self.receive(now_ns);
+        let mut worked = false;
         if self.engine.poll_timeout().is_some_and(|at| at <= now_ns) {
             self.engine
                 .handle_timeout(now_ns, TIMER_BUDGET, &mut self.path);
@@ -77,32 +113,34 @@ impl Poller {
             self.port_events(now_ns);
             worked = true;
         }
-        doorbells.drain(|vi| self.enqueue(ViIndex(vi)));
-        if !self.run.is_empty() {
-            worked |= self.serve(now_ns);
-        }
         if !self.path.errored.is_empty() {
             self.flush_one_errored();
         }
+        self.settle(now_ns);
+        worked
+    }
+
+    /// Ends what the engine's verbs left: VIs to fail, frames in the batch.
+    #[inline]
+    fn settle(&mut self, now_ns: u64) {
         if !self.path.failed.is_empty() {
             self.fail_vis(now_ns);
         }
         self.path.flush();
-        self.busy_turns += u64::from(worked);
-        worked
     }
 
+    /// Handles what came. The buffers go back to the port in the next turn.
     #[inline]
     fn receive(&mut self, now_ns: u64) -> bool {
         let count = self.path.port.rx_burst(&mut self.rx, BURST);
         if count == 0 {
             return false;
         }
-        while let Some(mbuf) = self.rx.pop() {
+        for mbuf in self.rx.iter() {
             self.engine
                 .handle_frame(now_ns, mbuf.bytes(), &mut self.path);
-            self.path.port.free(mbuf);
         }
+        self.settle(now_ns);
         true
     }
 
@@ -144,11 +182,7 @@ impl Poller {
         let Some(path) = self.path.vi(vi) else {
             return Pumped::Idle;
         };
-        if path
-            .shared
-            .broken
-            .load(crate::sync::Ordering::Acquire)
-        {
+        if path.shared.broken.load(crate::sync::Ordering::Acquire) {
             path.shared
                 .broken
                 .store(false, crate::sync::Ordering::Relaxed);
@@ -164,7 +198,6 @@ impl Poller {
         if self.path.vi(vi).is_none_or(|path| path.queued) {
             return;
         }
-        self.path.turn += 1;
         let now_ns = self.clock.last_ns();
         if self.pump(now_ns, vi) != Pumped::Idle {
             self.enqueue(vi);

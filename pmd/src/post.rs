@@ -30,6 +30,8 @@ pub(crate) struct Header {
     handle: u32,
     control: ControlSegment,
     readable: bool,
+    /// Of the region table, before the first look at it.
+    epoch: u32,
 }
 
 impl Header {
@@ -43,6 +45,7 @@ impl Header {
         address: u64,
         handle: u32,
     ) -> Result<Self, Unreadable> {
+        let epoch = rules.regions.epoch();
         let inside = |bytes| {
             rules
                 .regions
@@ -68,6 +71,7 @@ impl Header {
             handle,
             control,
             readable,
+            epoch,
         })
     }
 
@@ -90,6 +94,7 @@ impl Header {
         slot.remote_handle = 0;
         slot.fault = 0;
         slot.status = 0;
+        slot.epoch = self.epoch.wrapping_sub(1);
         slot.segments_mut(0);
     }
 
@@ -107,6 +112,16 @@ impl Header {
             sum += u64::from(segment.length);
         }
         sum
+    }
+
+    /// Remembers that descriptor and segments are valid, if they are; the poller looks
+    /// again only if a region went since.
+    #[inline]
+    fn note_valid(&self, rules: &PostRules<'_>, slot: &mut Slot, access: Access) {
+        let valid = segments_valid(slot, rules.regions, rules.tag, access);
+        if valid {
+            slot.epoch = self.epoch;
+        }
     }
 
     /// Fills a slot of a send queue.
@@ -148,6 +163,7 @@ impl Header {
             return;
         }
         slot.length_bytes = self.control.length;
+        self.note_valid(rules, slot, Access::Read);
     }
 
     /// Fills a slot of a receive queue. Immediate and fence bits are ignored (VIPL 5.2).
@@ -170,6 +186,7 @@ impl Header {
         // SAFETY: all segments are readable.
         let sum = unsafe { self.copy_segments(slot, 0) };
         slot.length_bytes = u32::try_from(sum).unwrap_or(u32::MAX);
+        self.note_valid(rules, slot, Access::Write);
     }
 
     fn too_many_segments(&self, rules: &PostRules<'_>) -> bool {
@@ -232,6 +249,26 @@ pub(crate) fn segments_valid(
     slot.data().iter().all(|s| {
         s.length == 0 || regions.check(s.handle, tag, s.address, u64::from(s.length), access)
     })
+}
+
+/// The same for a slot of the poller's, which looks only if a region went since the last time.
+#[inline]
+pub(crate) fn still_valid(
+    slot: &mut Slot,
+    regions: &RegionTable,
+    tag: TagCheck,
+    access: Access,
+) -> bool {
+    let epoch = regions.epoch();
+    if slot.epoch == epoch {
+        return true;
+    }
+    let valid = regions.check(slot.handle, tag, slot.address, CONTROL_BYTES, Access::Write)
+        && segments_valid(slot, regions, tag, access);
+    if valid {
+        slot.epoch = epoch;
+    }
+    valid
 }
 
 /// Where in a descriptor's data segments a message has got to.
@@ -310,10 +347,15 @@ pub(crate) unsafe fn scatter(
     offset_bytes: u32,
     payload: &[u8],
 ) -> bool {
-    cursor.walk(slot.data(), offset_bytes, payload.len(), |address, range| {
-        // SAFETY: inside a segment that the caller found valid.
-        unsafe { copy::write(address, &payload[range]) };
-    })
+    cursor.walk(
+        slot.data(),
+        offset_bytes,
+        payload.len(),
+        |address, range| {
+            // SAFETY: inside a segment that the caller found valid.
+            unsafe { copy::write(address, &payload[range]) };
+        },
+    )
 }
 
 /// Copies message bytes out of the data segments of a slot.

@@ -270,9 +270,9 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
                 device.announce(poller);
             }
         }
+        keep_up(device, upkeep);
         let idle = idle_since.elapsed();
         if idle >= spin {
-            keep_up(device, upkeep);
             rest(device, epoch, idle);
         } else {
             core::hint::spin_loop();
@@ -296,7 +296,7 @@ fn rest(device: &'static Device, epoch: u32, idle: Duration) {
         device.rest.resting.store(true, Ordering::Relaxed);
         // Partner: the light barrier in `Rest::is_deaf`.
         sync::heavy_barrier();
-        let worked = poller.turn(&device.doorbells);
+        let worked = poller.long_turn(&device.doorbells);
         device.announce(poller);
         if worked {
             device.rest.resting.store(false, Ordering::Relaxed);
@@ -327,7 +327,11 @@ fn longest_rest(poller: &mut Poller, idle: Duration) -> Duration {
         .map_or(UPKEEP, |at| Duration::from_nanos(at.saturating_sub(now_ns)));
     // A port wakes nobody when it has room again: what waits for room is tried once more
     // after a part of the time that it waited already.
-    let room = if poller.has_unsent() { idle / 4 } else { UPKEEP };
+    let room = if poller.has_unsent() {
+        idle / 4
+    } else {
+        UPKEEP
+    };
     timer.min(room).clamp(SHORTEST_SLEEP, UPKEEP)
 }
 
@@ -387,3 +391,6 @@ pub(crate) fn wait<T>(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

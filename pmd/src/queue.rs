@@ -42,9 +42,14 @@ pub(crate) struct Slot {
     pub(crate) fault: u32,
     /// The status word, from completion on.
     pub(crate) status: u32,
+    /// The epoch of the region table in which descriptor and segments were found valid.
+    pub(crate) epoch: u32,
     inline: [DataSegment; INLINE_SEGMENTS],
     /// More segments than fit; grown once and kept for the slot's next uses.
-    #[allow(clippy::box_collection, reason = "one word in a slot of two cache lines")]
+    #[allow(
+        clippy::box_collection,
+        reason = "one word in a slot of two cache lines"
+    )]
     spill: Option<Box<Vec<DataSegment>>>,
 }
 
@@ -179,6 +184,14 @@ impl WorkQueue {
         at
     }
 
+    /// Whether [`WorkQueue::reap`] would find something, without the reap end: what a
+    /// program that polls asks most of the time.
+    #[inline(always)]
+    pub(crate) fn has_complete(&self) -> bool {
+        // Acquire: partner of the Release store in `complete_head`.
+        self.completed.load(Ordering::Acquire) != self.reaped.load(Ordering::Relaxed)
+    }
+
     /// Takes the oldest complete descriptor off the queue.
     #[inline]
     pub(crate) fn reap(&self, end: &mut ReapEnd) -> Reaped {
@@ -206,6 +219,7 @@ impl WorkQueue {
     }
 
     /// True if nothing is posted that was not reaped (VIPL 3.7.3).
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.reaped.load(Ordering::Acquire) == self.posted.load(Ordering::Acquire)
     }
@@ -262,7 +276,12 @@ mod tests {
                 s.length = i as u32;
             }
             assert_eq!(slot.data().len(), count);
-            assert!(slot.data().iter().enumerate().all(|(i, s)| s.length == i as u32));
+            assert!(
+                slot.data()
+                    .iter()
+                    .enumerate()
+                    .all(|(i, s)| s.length == i as u32)
+            );
         }
         assert_eq!(slot.spill.as_ref().map(|s| s.len()), Some(300));
     }

@@ -82,9 +82,7 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let done = start();
     if failed == 0 {
         // SAFETY: the set that the successful call above has written.
-        unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut())
-        };
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
     }
     done
 }

@@ -8,8 +8,9 @@ use vi_engine::{EndpointState, ViIndex};
 
 use crate::cq::{CompletionRing, Entry};
 use crate::device::{Device, device_of};
-use crate::queue::WorkQueue;
+use crate::queue::{PostEnd, ReapEnd, WorkQueue};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use crate::token::Held;
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,9 +154,23 @@ impl ViShared {
         }
     }
 
+    /// Keeps everybody from posting and reaping.
+    pub(crate) fn close_ends(&self) -> ClosedEnds<'_> {
+        ClosedEnds {
+            _post: [self.send.post_end.hold(), self.recv.post_end.hold()],
+            _reap: [self.send.reap_end.hold(), self.recv.reap_end.hold()],
+        }
+    }
+
     pub(crate) fn settings(&self) -> ViSettings {
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// All ends of a VI's queues, held.
+pub(crate) struct ClosedEnds<'a> {
+    _post: [Held<'a, PostEnd>; 2],
+    _reap: [Held<'a, ReapEnd>; 2],
 }
 
 fn next_generation(cell: &AtomicU32) -> u32 {
@@ -233,10 +248,7 @@ impl<T> Shelf<T> {
 
     #[inline]
     pub(crate) fn get(&self, index: u32) -> Option<&T> {
-        self.places
-            .get(index as usize)?
-            .get()
-            .map(|boxed| &**boxed)
+        self.places.get(index as usize)?.get().map(|boxed| &**boxed)
     }
 
     pub(crate) fn get_or_make(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
@@ -253,26 +265,36 @@ impl<T> Shelf<T> {
     }
 }
 
-/// The VI of a handle.
+/// The object that has or had this handle: the caller still asks it whether it is live.
 #[inline]
-pub(crate) fn vi_of(handle: u64) -> Option<&'static ViShared> {
+pub(crate) fn vi_at(handle: u64) -> Option<&'static ViShared> {
     let raw = RawHandle::unpack(handle);
     if raw.kind != Kind::Vi as u8 {
         return None;
     }
-    let vi = device_of(raw.device)?.vis.get(raw.index)?;
-    vi.is_live(handle).then_some(vi)
+    device_of(raw.device)?.vis.get(raw.index)
+}
+
+/// The VI of a handle.
+#[inline]
+pub(crate) fn vi_of(handle: u64) -> Option<&'static ViShared> {
+    vi_at(handle).filter(|vi| vi.is_live(handle))
+}
+
+/// The object that has or had this handle: the caller still asks it whether it is live.
+#[inline]
+pub(crate) fn cq_at(handle: u64) -> Option<&'static CqShared> {
+    let raw = RawHandle::unpack(handle);
+    if raw.kind != Kind::Cq as u8 {
+        return None;
+    }
+    device_of(raw.device)?.cqs.get(raw.index)
 }
 
 /// The completion queue of a handle.
 #[inline]
 pub(crate) fn cq_of(handle: u64) -> Option<&'static CqShared> {
-    let raw = RawHandle::unpack(handle);
-    if raw.kind != Kind::Cq as u8 {
-        return None;
-    }
-    let cq = device_of(raw.device)?.cqs.get(raw.index)?;
-    cq.is_live(handle).then_some(cq)
+    cq_at(handle).filter(|cq| cq.is_live(handle))
 }
 
 /// Does an entry still name a descriptor that can be reaped?

@@ -444,9 +444,10 @@ pub fn ns_init(nic_handle: NicHandle, file: Option<&Path>) -> Result<()> {
         return Err(VipError::ErrorNameservice);
     }
     let file = file.or(info.config.hosts_file.as_deref());
-    let service = NameService::open(file, HostAddress(*info.host)).map_err(
-        |e: NameServiceError| explain(VipError::InvalidParameter, format!("name service: {e}")),
-    )?;
+    let service =
+        NameService::open(file, HostAddress(*info.host)).map_err(|e: NameServiceError| {
+            explain(VipError::InvalidParameter, format!("name service: {e}"))
+        })?;
     name_services().insert(nic_handle, Arc::new(service));
     Ok(())
 }

@@ -15,6 +15,9 @@ const WRITABLE: RdmaAccess = RdmaAccess {
     read: false,
 };
 
+/// Memory is registered by whole pages (VIPL 3.4.3): this is where a small region ends.
+const PAGE_BYTES: u64 = 4096;
+
 /// A writer and a target whose VI lets it write.
 fn writer_and_target() -> (End, End) {
     let ends = (End::new(), End::with(|vi| vi.rdma_write(true)));
@@ -153,7 +156,7 @@ fn what_was_not_allowed_is_refused_and_leaves_the_memory_alone() {
     type Lie = fn(&RdmaRegion) -> RemoteBuffer;
     let lies: [(&str, Lie); 5] = [
         ("one byte past the end", |memory| {
-            memory.remote_buffer().at(57)
+            memory.remote_buffer().at(PAGE_BYTES - 7)
         }),
         ("before the beginning", |memory| {
             memory.remote_buffer().at(u64::MAX)
@@ -241,9 +244,14 @@ fn a_refused_write_leaves_an_unreliable_vi_connected() {
     connect(&writer, &target);
     let memory = region(&target, 64);
     assert!(
-        write(&writer, &[0xEE; 8], memory.remote_buffer().at(57), None)
-            .status
-            .is_ok()
+        write(
+            &writer,
+            &[0xEE; 8],
+            memory.remote_buffer().at(PAGE_BYTES - 7),
+            None
+        )
+        .status
+        .is_ok()
     );
     assert_eq!(target.errors.next_of(&target.vi), ErrorCode::RdmawProt);
     assert_eq!(target.vi.state().unwrap(), ViState::Connected);

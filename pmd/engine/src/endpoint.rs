@@ -4,8 +4,11 @@ use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::WireReliability;
 use fcvi_frame::frame::HeaderTemplate;
+use fcvi_frame::reason::MessageReason;
 
+use crate::closing::Farewell;
 use crate::connect::{ClientAttempt, ConnectError, RemoteVi};
+use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
 
@@ -71,17 +74,32 @@ pub(crate) enum Phase {
     /// Client: RQST sent, no RESP1 that decides yet.
     Requesting(Box<ClientAttempt>),
     /// Client: RESP2 sent, RESP3 not seen.
-    AwaitResponse3 {
-        next_retry_ns: u64,
-        retries: u8,
-    },
+    AwaitResponse3(Await),
     /// Server: RESP1 sent, RESP2 not seen.
-    AwaitResponse2 {
-        next_retry_ns: u64,
-        retries: u8,
-    },
+    AwaitResponse2(Await),
     Connected,
     Error,
+}
+
+/// A response that is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Await {
+    /// What asks for it was sent; until then the port had no room.
+    pub(crate) asked: bool,
+    /// When what asks for it is sent again.
+    pub(crate) next_retry_ns: u64,
+    /// When it is given up.
+    pub(crate) deadline_ns: u64,
+}
+
+/// A connection that this end left. The other end may not know it yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Former {
+    /// Our handle.
+    pub(crate) handle: u32,
+    pub(crate) peer: NPortId,
+    pub(crate) peer_handle: u32,
+    pub(crate) connection_id: u32,
 }
 
 /// The identity of one connection, on both sides.
@@ -90,16 +108,26 @@ pub(crate) struct Link {
     pub(crate) peer: NPortId,
     pub(crate) peer_handle: u32,
     pub(crate) connection_id: u32,
-    /// The exchange of the connect procedure: both identifiers.
-    pub(crate) ox_id: u16,
-    pub(crate) rx_id: u16,
-    pub(crate) seq_id: u8,
-    pub(crate) seq_cnt: u16,
+    /// What we send on the exchange of the connect procedure: RESP1 or RESP2.
+    pub(crate) at: Sequence,
     /// We asked for the connection.
     pub(crate) originator: bool,
     /// The connect exchange is ours and still open.
     pub(crate) exchange_open: bool,
     pub(crate) remote: Attributes,
+}
+
+impl Link {
+    /// What ends this connection.
+    pub(crate) fn farewell(&self, reason: MessageReason, error: bool) -> Farewell {
+        Farewell {
+            peer: self.peer,
+            peer_handle: self.peer_handle,
+            connection_id: self.connection_id,
+            reason,
+            error,
+        }
+    }
 }
 
 /// A message that is being cut into frames.
@@ -171,6 +199,8 @@ pub(crate) struct Endpoint {
     pub(crate) tx: Option<Box<TxStream>>,
     pub(crate) rx: RxStream,
     pub(crate) outcome: Option<Result<RemoteVi, ConnectError>>,
+    /// The connection before, until the next one ends.
+    pub(crate) former: Option<Former>,
 }
 
 impl Endpoint {
@@ -185,13 +215,14 @@ impl Endpoint {
             tx: None,
             rx: RxStream::default(),
             outcome: None,
+            former: None,
         }
     }
 
     pub(crate) fn state(&self) -> EndpointState {
         match self.phase {
             Phase::Idle => EndpointState::Idle,
-            Phase::Requesting(_) | Phase::AwaitResponse3 { .. } | Phase::AwaitResponse2 { .. } => {
+            Phase::Requesting(_) | Phase::AwaitResponse3(_) | Phase::AwaitResponse2(_) => {
                 EndpointState::ConnectPending
             }
             Phase::Connected => EndpointState::Connected,

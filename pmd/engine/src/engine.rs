@@ -3,9 +3,9 @@
 use fcvi_frame::ethernet::MacAddress;
 
 use crate::accept::{Incoming, Listener};
+use crate::closing::Closing;
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::disconnect::Closing;
 use crate::endpoint::{Endpoint, EndpointState, Phase, ViParams};
 use crate::exchange::ExchangePool;
 use crate::host::Host;
@@ -43,7 +43,6 @@ pub struct Engine {
     pub(crate) next_listener: u64,
     pub(crate) next_generation: u32,
     pub(crate) probing: bool,
-    pub(crate) last_now_ns: u64,
 }
 
 impl Engine {
@@ -58,13 +57,16 @@ impl Engine {
             incoming: Vec::with_capacity(config.max_incoming as usize),
             closing: Vec::with_capacity(config.max_closing as usize),
             peers: Vec::new(),
-            timers: TimerTable::with_capacity(4 * max_vi),
+            timers: TimerTable::new(
+                max_vi,
+                config.max_incoming as usize,
+                config.max_closing as usize,
+            ),
             counters: Counters::default(),
             next_connection_id: first as u32,
             next_listener: 0,
             next_generation: (first >> 16) as u32,
             probing: false,
-            last_now_ns: 0,
             config,
         }
     }
@@ -80,7 +82,7 @@ impl Engine {
     }
 
     /// OX_IDs of exchanges that have not ended, and of those that were given up less than
-    /// R_A_TOV ago. Looks at all of them: not for the data path.
+    /// R_A_TOV ago.
     pub fn exchange_usage(&self) -> (usize, usize) {
         self.exchanges.usage()
     }
@@ -99,6 +101,8 @@ impl Engine {
             .is_some_and(|ep| matches!(ep.phase, Phase::Idle));
         if idle {
             self.endpoints[vi.slot()] = None;
+            self.timers.clear(TimerKey::Receive(vi.0));
+            self.timers.clear(TimerKey::Connect(vi.0));
         }
         idle
     }
@@ -114,15 +118,8 @@ impl Engine {
         self.timers.next()
     }
 
-    /// The time of this turn; procedures that start inside a frame use it.
-    #[inline]
-    pub fn set_now(&mut self, now_ns: u64) {
-        self.last_now_ns = now_ns;
-    }
-
     /// Does what time wants done, at most `budget` things. True if more is due.
     pub fn handle_timeout<H: Host>(&mut self, now_ns: u64, budget: u32, host: &mut H) -> bool {
-        self.last_now_ns = now_ns;
         for _ in 0..budget {
             let Some(key) = self.timers.pop_due(now_ns) else {
                 return false;
@@ -130,7 +127,7 @@ impl Engine {
             match key {
                 TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), host),
-                TimerKey::Incoming(index) => self.incoming_timeout(now_ns, index),
+                TimerKey::Incoming(index) => self.incoming_timeout(index),
                 TimerKey::Closing(index) => self.closing_timeout(now_ns, index, host),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, host),
             }

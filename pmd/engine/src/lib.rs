@@ -13,7 +13,9 @@
 //! | `endpoint` | one VI: its state, its two message streams |
 //! | `transmit` | descriptors cut into frames |
 //! | `receive` | frames checked, matched to endpoints, and put together |
-//! | `connect`, `accept`, `disconnect` | the three connection procedures |
+//! | `connect`, `accept` | a connection made: the client's half, the server's half |
+//! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
+//! | `connection_iu` | the frames of these procedures |
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
@@ -21,7 +23,9 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod closing;
 mod connect;
+mod connection_iu;
 mod disconnect;
 mod endpoint;
 mod exchange;
@@ -35,9 +39,13 @@ pub mod counters;
 pub mod engine;
 pub mod host;
 
-pub use accept::ConnId;
+#[cfg(test)]
+mod testkit;
+#[cfg(test)]
+mod tests;
+
+pub use accept::{ConnId, Indication};
 pub use config::EngineConfig;
-pub use accept::Indication;
 pub use connect::{ConnectCommand, ConnectError, RemoteVi};
 pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};

@@ -2,16 +2,18 @@
 //!
 //! On a network that cannot tell that a station went, a port with connections
 //! to a peer that was silent for a while asks it with an ADISC ELS, as Fibre
-//! Channel does to verify an address: the answer names the port. No answer to
-//! three of them, or another Port_Name than before, and the peer is lost.
+//! Channel does to verify an address: the answer names the port. A new peer is
+//! asked once at the start, so that its name is known. No answer to three of
+//! them, or another Port_Name than before, and the peer is lost.
 
 use fcvi_frame::els::{Adisc, ElsCommand};
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fc::{FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::frame::{FrameHeader, FrameView};
 use fcvi_frame::profile;
 
+use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::host::{Host, Transmit};
@@ -33,44 +35,54 @@ pub(crate) struct Peer {
 
 impl Engine {
     /// Counts a connection to this port; returns its place for [`Engine::heard`].
-    pub(crate) fn adopt_peer(&mut self, id: NPortId) -> u32 {
-        let now_ns = self.last_now_ns;
-        let at = self.peers.iter().position(|p| p.id == id);
-        let at = at.unwrap_or_else(|| {
-            let fresh = Peer {
-                id,
-                connections: 0,
-                last_heard_ns: now_ns,
-                port_name: None,
-                probes: 0,
-                exchange: None,
-            };
-            match self.peers.iter().position(|p| p.connections == 0) {
-                Some(at) => {
-                    self.peers[at] = fresh;
-                    at
-                }
-                None => {
-                    self.peers.push(fresh);
-                    self.peers.len() - 1
-                }
-            }
-        });
+    pub(crate) fn adopt_peer(&mut self, now_ns: u64, id: NPortId) -> u32 {
+        let known = |p: &Peer| p.id == id && p.connections > 0;
+        let at = match self.peers.iter().position(known) {
+            Some(at) => at,
+            None => self.new_peer(id),
+        };
         self.peers[at].connections += 1;
-        self.peers[at].last_heard_ns = now_ns;
+        self.heard(at as u32, now_ns);
         if self.config.probe_interval_ns > 0 && !self.probing {
             self.probing = true;
-            self.timers.set(
-                now_ns + self.config.probe_interval_ns,
-                TimerKey::Liveness,
-            );
+            self.timers
+                .set(now_ns + self.config.probe_interval_ns, TimerKey::Liveness);
         }
         at as u32
     }
 
-    pub(crate) fn release_peer(&mut self, id: NPortId) {
-        if let Some(peer) = self.peers.iter_mut().find(|p| p.id == id) {
-            peer.connections = peer.connections.saturating_sub(1);
+    fn new_peer(&mut self, id: NPortId) -> usize {
+        let fresh = Peer {
+            id,
+            connections: 0,
+            last_heard_ns: 0,
+            port_name: None,
+            probes: 0,
+            exchange: None,
+        };
+        match self.peers.iter().position(|p| p.connections == 0) {
+            Some(at) => {
+                self.peers[at] = fresh;
+                at
+            }
+            None => {
+                self.peers.push(fresh);
+                self.peers.len() - 1
+            }
+        }
+    }
+
+    /// One connection to this port less; with the last one it is forgotten.
+    pub(crate) fn release_peer(&mut self, now_ns: u64, id: NPortId) {
+        let known = |p: &&mut Peer| p.id == id && p.connections > 0;
+        let Some(peer) = self.peers.iter_mut().find(known) else {
+            return;
+        };
+        peer.connections -= 1;
+        if peer.connections == 0
+            && let Some((ox_id, seq_cnt)) = peer.exchange.take()
+        {
+            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
         }
     }
 
@@ -85,34 +97,30 @@ impl Engine {
 
     pub(crate) fn liveness_timeout<H: Host>(&mut self, now_ns: u64, host: &mut H) {
         let interval = self.config.probe_interval_ns;
-        let mut any = false;
         for at in 0..self.peers.len() {
             let peer = self.peers[at];
             if peer.connections == 0 {
                 continue;
             }
-            any = true;
-            if now_ns < peer.last_heard_ns + interval {
+            // Whose name is not known yet is asked for it, silent or not.
+            if peer.port_name.is_some() && now_ns < peer.last_heard_ns + interval {
                 continue;
             }
-            if let Some((ox_id, seq_cnt)) = self.peers[at].exchange.take() {
-                self.exchanges.abandon(now_ns, ox_id, seq_cnt);
-            }
-            if peer.probes == PROBES {
+            if peer.probes == PROBES && now_ns >= peer.last_heard_ns + interval {
                 self.peer_lost(now_ns, peer.id, host);
-                continue;
+            } else {
+                self.probe(now_ns, at, host);
             }
-            self.peers[at].probes += 1;
-            self.probe(now_ns, at, host);
         }
-        self.probing = any;
-        if any {
+        self.probing = self.peers.iter().any(|p| p.connections > 0);
+        if self.probing {
             self.timers.set(now_ns + interval, TimerKey::Liveness);
         }
     }
 
+    /// Asks a peer who it is. Only what the port took counts as asked.
     fn probe<H: Host>(&mut self, now_ns: u64, at: usize, host: &mut H) {
-        let Some(exchange) = self.exchanges.open(now_ns) else {
+        let Some(exchange) = self.exchanges.open_control(now_ns) else {
             self.counters.count(Counter::ControlNoRoom);
             return;
         };
@@ -124,11 +132,16 @@ impl Engine {
         header.fc.seq_id = exchange.seq_id;
         header.fc.seq_cnt = exchange.seq_cnt;
         header.fc.ox_id = exchange.ox_id;
-        if host.transmit_control(&header, &payload) == Transmit::Sent {
-            self.peers[at].exchange = Some((exchange.ox_id, exchange.seq_cnt.wrapping_add(1)));
-        } else {
+        if host.transmit_control(&header, &payload) != Transmit::Sent {
             self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
             self.counters.count(Counter::ControlNoRoom);
+            return;
+        }
+        let peer = &mut self.peers[at];
+        peer.probes = PROBES.min(peer.probes + 1);
+        let open = (exchange.ox_id, exchange.seq_cnt.wrapping_add(1));
+        if let Some((ox_id, seq_cnt)) = peer.exchange.replace(open) {
+            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
         }
     }
 
@@ -164,21 +177,23 @@ impl Engine {
         }
     }
 
-    pub(crate) fn handle_els<H: Host>(
-        &mut self,
-        now_ns: u64,
-        frame: &FrameView<'_>,
-        host: &mut H,
-    ) {
+    pub(crate) fn handle_els<H: Host>(&mut self, now_ns: u64, frame: &FrameView<'_>, host: &mut H) {
         let payload = frame.data_field();
-        match (frame.fc.r_ctl, ElsCommand::parse(payload)) {
-            (RCtl::ElsRequest, Ok(ElsCommand::Adisc)) => match Adisc::parse_request(payload) {
-                Ok(adisc) => self.answer_adisc(now_ns, frame, &adisc, host),
-                Err(_) => self.counters.count(Counter::DropMalformed),
-            },
-            (RCtl::ElsReply, Ok(ElsCommand::LsAcc)) => match Adisc::parse_accept(payload) {
-                Ok(adisc) => self.probe_answered(now_ns, frame, &adisc, host),
-                Err(_) => self.counters.count(Counter::DropMalformed),
+        let from_responder = frame.fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
+        match (frame.fc.r_ctl, ElsCommand::parse(payload), from_responder) {
+            (RCtl::ElsRequest, Ok(ElsCommand::Adisc), false) => {
+                match Adisc::parse_request(payload) {
+                    Ok(adisc) if adisc.n_port_id == frame.fc.s_id => {
+                        self.answer_adisc(now_ns, frame, &adisc, host);
+                    }
+                    Ok(_) | Err(_) => self.counters.count(Counter::DropMalformed),
+                }
+            }
+            (RCtl::ElsReply, Ok(ElsCommand::LsAcc), true) => match Adisc::parse_accept(payload) {
+                Ok(adisc) if adisc.n_port_id == frame.fc.s_id => {
+                    self.probe_answered(now_ns, frame, &adisc, host);
+                }
+                Ok(_) | Err(_) => self.counters.count(Counter::DropMalformed),
             },
             _ => self.counters.count(Counter::DropUnsupportedIu),
         }
@@ -191,22 +206,29 @@ impl Engine {
         adisc: &Adisc,
         host: &mut H,
     ) {
-        if adisc.n_port_id != frame.fc.s_id {
-            self.counters.count(Counter::DropMalformed);
-            return;
-        }
         let mut payload = [0u8; Adisc::BYTES];
         self.own_adisc().emit_accept(&mut payload);
         let mut header = self.els_header(frame.fc.s_id, RCtl::ElsReply);
+        let at = Sequence::answering(&frame.fc);
         header.fc.f_ctl = profile::F_CTL_FINAL_REPLY;
-        header.fc.seq_id = frame.fc.seq_id.wrapping_add(1);
-        header.fc.seq_cnt = frame.fc.seq_cnt.wrapping_add(1);
-        header.fc.ox_id = frame.fc.ox_id;
-        header.fc.rx_id = frame.fc.ox_id;
+        header.fc.seq_id = at.seq_id;
+        header.fc.seq_cnt = at.seq_cnt;
+        header.fc.ox_id = at.ox_id;
+        header.fc.rx_id = at.rx_id;
         if host.transmit_control(&header, &payload) != Transmit::Sent {
             self.counters.count(Counter::ControlNoRoom);
         }
-        self.named(now_ns, frame.fc.s_id, adisc.port_name, host);
+        // Anybody can say this unasked, so another name than before is only a
+        // reason to ask: the answer to a probe counts.
+        let doubtful = self.peers.iter().position(|p| {
+            p.id == frame.fc.s_id
+                && p.connections > 0
+                && p.exchange.is_none()
+                && p.port_name.is_some_and(|name| name != adisc.port_name)
+        });
+        if let Some(at) = doubtful {
+            self.probe(now_ns, at, host);
+        }
     }
 
     fn probe_answered<H: Host>(
@@ -224,25 +246,15 @@ impl Engine {
             self.counters.count(Counter::DropStrayConnect);
             return;
         };
-        if let Some((ox_id, seq_cnt)) = self.peers[at].exchange.take() {
+        let peer = &mut self.peers[at];
+        let before = peer.port_name.replace(adisc.port_name);
+        if let Some((ox_id, seq_cnt)) = peer.exchange.take() {
             self.exchanges.close(ox_id, seq_cnt);
         }
         self.heard(at as u32, now_ns);
-        self.named(now_ns, s_id, adisc.port_name, host);
-    }
-
-    /// A peer said its Port_Name: another one than before means another port.
-    fn named<H: Host>(&mut self, now_ns: u64, id: NPortId, port_name: u64, host: &mut H) {
-        let Some(peer) = self
-            .peers
-            .iter_mut()
-            .find(|p| p.id == id && p.connections > 0)
-        else {
-            return;
-        };
-        let before = peer.port_name.replace(port_name);
-        if before.is_some_and(|name| name != port_name) {
-            self.peer_lost(now_ns, id, host);
+        if before.is_some_and(|name| name != adisc.port_name) {
+            // The same address, another port.
+            self.peer_lost(now_ns, s_id, host);
         }
     }
 }

@@ -74,12 +74,12 @@ impl Engine {
             Opcode::SendRequest | Opcode::WriteRequest => {
                 self.handle_message_frame(now_ns, frame, iu, host);
             }
-            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, host),
-            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, host),
-            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, host),
-            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, host),
-            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, host),
-            Opcode::DisconnectResponse => self.handle_disconnect_response(frame, iu),
+            Opcode::ConnectRequest
+            | Opcode::ConnectResponse1
+            | Opcode::ConnectResponse2
+            | Opcode::ConnectResponse3
+            | Opcode::DisconnectRequest
+            | Opcode::DisconnectResponse => self.handle_connection_iu(now_ns, frame, iu, host),
             Opcode::SendResponse
             | Opcode::WriteResponse
             | Opcode::ReadRequest
@@ -96,7 +96,7 @@ impl Engine {
             Some(ep)
                 if ep.handle == iu.header.handle
                     && ep.peer == frame.fc.s_id
-                    && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3 { .. }) =>
+                    && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_)) =>
             {
                 Some(ViIndex(slot as u32))
             }
@@ -116,6 +116,7 @@ impl Engine {
         host: &mut H,
     ) {
         let Some(vi) = self.message_endpoint(frame, iu) else {
+            self.tell_again(now_ns, frame, iu, host);
             return;
         };
         let Some(ep) = self.endpoint_mut(vi) else {
@@ -134,10 +135,6 @@ impl Engine {
             return;
         }
         let peer_index = ep.peer_index;
-        if matches!(ep.phase, Phase::AwaitResponse3 { .. }) {
-            // The first message implies RESP3 [FCVI P-12].
-            self.client_connected(vi, host);
-        }
         self.heard(peer_index, now_ns);
         if frame.sof == Sof::I3 {
             if self.start_message(now_ns, vi, frame, iu, host) {
@@ -175,7 +172,12 @@ impl Engine {
             self.counters.count(Counter::DropOutOfWindow);
             return false;
         }
-        if ep.rx.message.is_some() && !self.fail_message(now_ns, vi, Failure::Incomplete, host) {
+        let incomplete = ep.rx.message.is_some();
+        if matches!(ep.phase, Phase::AwaitResponse3(_)) {
+            // The first message implies RESP3 [FCVI P-12].
+            self.client_connected(vi, host);
+        }
+        if incomplete && !self.fail_message(now_ns, vi, Failure::Incomplete, host) {
             return false;
         }
         if ahead > 0 && !self.messages_lost(now_ns, vi, ahead, iu, host) {
@@ -474,6 +476,9 @@ impl Engine {
                 )
             }
             Failure::TooLong => (Status::LENGTH, MessageReason::DescriptorTooShort),
+            Failure::Protection if matches!(kind, RxKind::Write { .. }) => {
+                (Status::PROTECTION, MessageReason::WriteProtection)
+            }
             Failure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
         };
         match kind {

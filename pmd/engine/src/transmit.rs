@@ -254,8 +254,7 @@ impl Engine {
         if last {
             let done = *message;
             tx.message = None;
-            self.exchanges
-                .close(done.exchange.ox_id, done.next_seq_cnt);
+            self.exchanges.close(done.exchange.ox_id, done.next_seq_cnt);
             self.counters.count(Counter::TxMessages);
             host.complete_send(vi, Status::OK, done.work.length_bytes);
         }
@@ -273,8 +272,7 @@ impl Engine {
             if message.sent_bytes > 0 {
                 status = status.with(Status::PARTIAL);
             }
-            self.exchanges
-                .abandon(now_ns, message.exchange.ox_id, message.next_seq_cnt);
+            self.give_up_exchange(now_ns, &message);
         }
         host.complete_send(vi, status, 0);
         if self.level_of(vi) == Some(Level::UnreliableDelivery) {
@@ -295,8 +293,17 @@ impl Engine {
             return;
         };
         if let Some(message) = ep.tx.as_mut().and_then(|tx| tx.message.take()) {
-            self.exchanges
-                .abandon(now_ns, message.exchange.ox_id, message.next_seq_cnt);
+            self.give_up_exchange(now_ns, &message);
+        }
+    }
+
+    /// Frames of a message that is not finished may be on their way, if any was sent.
+    fn give_up_exchange(&mut self, now_ns: u64, message: &TxMessage) {
+        let (ox_id, next_seq_cnt) = (message.exchange.ox_id, message.next_seq_cnt);
+        if next_seq_cnt == message.exchange.seq_cnt {
+            self.exchanges.close(ox_id, next_seq_cnt);
+        } else {
+            self.exchanges.abandon(now_ns, ox_id, next_seq_cnt);
         }
     }
 

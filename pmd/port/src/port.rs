@@ -23,6 +23,8 @@ pub struct Capabilities {
     pub max_frame_bytes: usize,
     /// A frame that `tx_burst` took is delivered while its receiver lives and reads.
     pub lossless: bool,
+    /// A burst of one frame costs no more than its share of a larger burst.
+    pub send_alone: bool,
 }
 
 /// One counter of a port with its name; names are stable and documented by the driver.

@@ -50,7 +50,10 @@ fn nics_are_found_by_place_name_alias_and_interface() {
     }
     let nic = config.nic("fast").unwrap();
     assert_eq!(nic.own_ids().unwrap().len(), 4);
-    assert_eq!(nic.neighbours().unwrap()[0].1, vec![NPortId::new(0x0110).unwrap()]);
+    assert_eq!(
+        nic.neighbours().unwrap()[0].1,
+        vec![NPortId::new(0x0110).unwrap()]
+    );
     assert_eq!(nic.r_a_tov_ms(), 10_000);
 }
 
@@ -85,4 +88,28 @@ fn mistakes_are_named() {
     }
     let missing = Config::read(Path::new("no/such/file.toml")).unwrap_err();
     assert!(missing.to_string().contains("no/such/file.toml"));
+}
+
+#[test]
+fn the_environment_decides_on_protection() {
+    let file = "[[nic]]\nprotection = \"lenient\"\n[[nic]]";
+    let protections = |value: &str| {
+        let mut config = Config::parse(file).unwrap();
+        config.override_protection(OsStr::new(value)).map(|()| {
+            config
+                .nics
+                .iter()
+                .map(|nic| nic.protection)
+                .collect::<Vec<_>>()
+        })
+    };
+    use Protection::{Lenient, Strict};
+    assert_eq!(protections("").unwrap(), [Lenient, Strict], "not set");
+    assert_eq!(protections("lenient").unwrap(), [Lenient, Lenient]);
+    assert_eq!(protections("strict").unwrap(), [Strict, Strict]);
+    let mistake = protections("Lenient").unwrap_err().to_string();
+    assert!(
+        mistake.contains("VIPL_PROTECTION") && mistake.contains("Lenient"),
+        "{mistake}"
+    );
 }

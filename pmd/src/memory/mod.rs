@@ -4,9 +4,11 @@
 //! | --- | --- |
 //! | `table` | handles to regions, read without a lock by the data path |
 //! | `pages` | what the kernel says of the pages: mapped, writable, locked |
+//! | `locked` | how many regions want a page locked |
 //! | `copy` | bytes in and out of application memory |
 
 pub(crate) mod copy;
+pub(crate) mod locked;
 mod pages;
 pub(crate) mod table;
 

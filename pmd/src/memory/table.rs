@@ -9,6 +9,7 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::memory::locked;
 use crate::memory::pages::{self, LockPolicy};
 use crate::memory::{Access, TagCheck};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
@@ -87,6 +88,8 @@ pub(crate) struct RegionLimits {
 
 /// The regions of one NIC in this process.
 pub(crate) struct RegionTable {
+    /// Changes when a region goes: what was valid before must be looked up again.
+    epoch: AtomicU32,
     chunks: Box<[OnceLock<Box<[Entry; CHUNK]>>]>,
     control: Mutex<Control>,
     limits: RegionLimits,
@@ -105,7 +108,10 @@ impl RegionTable {
     pub(crate) fn new(limits: RegionLimits) -> Self {
         let regions = limits.regions.min(0xFFFF) as usize;
         Self {
-            chunks: (0..regions.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            epoch: AtomicU32::new(1),
+            chunks: (0..regions.div_ceil(CHUNK))
+                .map(|_| OnceLock::new())
+                .collect(),
             control: Mutex::new(Control {
                 owners: Vec::new(),
                 free: Vec::new(),
@@ -116,6 +122,13 @@ impl RegionTable {
                 ..limits
             },
         }
+    }
+
+    /// The epoch that a check which starts now is good for.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u32 {
+        // Acquire: partner of the AcqRel addition in `remove`.
+        self.epoch.load(Ordering::Acquire)
     }
 
     #[inline]
@@ -182,8 +195,7 @@ impl RegionTable {
         if length_bytes == 0 {
             return Err(RegionError::Invalid);
         }
-        let (base, end) =
-            pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
+        let (base, end) = pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
         let mut control = self.lock_control();
         if control.usage.regions >= u64::from(self.limits.regions)
             || control.usage.bytes.saturating_add(end - base) > self.limits.bytes
@@ -191,7 +203,7 @@ impl RegionTable {
             return Err(RegionError::Resource);
         }
         let writable = pages::writable(base, end).ok_or(RegionError::Invalid)?;
-        let locked = self.limits.lock != LockPolicy::Never && pages::lock(base, end);
+        let locked = self.limits.lock != LockPolicy::Never && locked::lock(base, end);
         if !locked && self.limits.lock != LockPolicy::Never {
             if self.limits.lock == LockPolicy::Required {
                 return Err(RegionError::Resource);
@@ -271,13 +283,14 @@ impl RegionTable {
             // Release fence: partner of the Acquire fence in `view`.
             fence(Ordering::Release);
         }
+        self.epoch.fetch_add(1, Ordering::AcqRel);
         let gone = control.owners[index];
         control.owners[index].live = false;
         control.free.push(index as u32);
         control.usage.regions -= 1;
         control.usage.bytes -= gone.end - gone.base;
         if gone.locked {
-            control.unlock_uncovered(gone.base, gone.end);
+            locked::unlock(gone.base, gone.end);
         }
     }
 
@@ -336,32 +349,6 @@ impl Control {
             self.owners.len() as u32 - 1
         })
     }
-
-    /// Unlocks the pages of a range that no other locked region covers.
-    fn unlock_uncovered(&self, base: u64, end: u64) {
-        let mut at = base;
-        while at < end {
-            let cover = self
-                .owners
-                .iter()
-                .filter(|o| o.live && o.locked && o.base <= at && at < o.end)
-                .map(|o| o.end)
-                .max();
-            if let Some(to) = cover {
-                at = to;
-                continue;
-            }
-            let next = self
-                .owners
-                .iter()
-                .filter(|o| o.live && o.locked && o.base > at && o.base < end)
-                .map(|o| o.base)
-                .min()
-                .unwrap_or(end);
-            pages::unlock(at, next);
-            at = next;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -397,13 +384,25 @@ mod tests {
         let tag = TagCheck::Tag(7);
         assert!(check(tag, base, end - base, Access::RemoteWrite));
         assert!(check(tag, end, 0, Access::Read));
-        assert!(!check(tag, base, end - base + 1, Access::Read), "one byte past");
+        assert!(
+            !check(tag, base, end - base + 1, Access::Read),
+            "one byte past"
+        );
         assert!(!check(tag, base - 1, 1, Access::Read), "one byte before");
         assert!(!check(tag, u64::MAX, 2, Access::Read), "the sum wraps");
-        assert!(!check(tag, 16, 0, Access::Read), "no bytes at a bad address");
-        assert!(!check(TagCheck::Tag(8), base, 1, Access::Read), "another tag");
+        assert!(
+            !check(tag, 16, 0, Access::Read),
+            "no bytes at a bad address"
+        );
+        assert!(
+            !check(TagCheck::Tag(8), base, 1, Access::Read),
+            "another tag"
+        );
         assert!(check(TagCheck::Lenient, base, 1, Access::Read));
-        assert!(!table.check(handle ^ 0x1_0000, tag, base, 1, Access::Read), "generation");
+        assert!(
+            !table.check(handle ^ 0x1_0000, tag, base, 1, Access::Read),
+            "generation"
+        );
         assert!(!table.check(0, tag, base, 1, Access::Read));
     }
 
@@ -447,10 +446,22 @@ mod tests {
         });
         let memory = page();
         let at = memory.as_ptr() as u64;
-        assert_eq!(table.register(1, at, 0, TAGGED, 0), Err(RegionError::Invalid));
-        assert_eq!(table.register(1, 4096, 1, TAGGED, 0), Err(RegionError::Invalid));
-        assert_eq!(table.register(1, at, 2 << 20, TAGGED, 0), Err(RegionError::Resource));
+        assert_eq!(
+            table.register(1, at, 0, TAGGED, 0),
+            Err(RegionError::Invalid)
+        );
+        assert_eq!(
+            table.register(1, 4096, 1, TAGGED, 0),
+            Err(RegionError::Invalid)
+        );
+        assert_eq!(
+            table.register(1, at, 2 << 20, TAGGED, 0),
+            Err(RegionError::Resource)
+        );
         table.register(1, at, 1, TAGGED, 0).unwrap();
-        assert_eq!(table.register(1, at, 1, TAGGED, 0), Err(RegionError::Resource));
+        assert_eq!(
+            table.register(1, at, 1, TAGGED, 0),
+            Err(RegionError::Resource)
+        );
     }
 }

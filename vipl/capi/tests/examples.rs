@@ -2,22 +2,42 @@
 
 mod common;
 
-use common::{Installation, Running, await_file};
+use std::path::Path;
+
+use common::{Installation, Linkage, Running, await_file, rust_example, succeed, workspace};
+
+/// Bytes of one message of each size that an echo client sends unless it is told others.
+const BYTES_OF_ALL_SIZES: u64 = 1 + 64 + 4096 + 65536;
+/// How many sizes these are; the first is 0.
+const SIZES: u64 = 5;
+
+/// What an echo client has transferred after so many messages of each size.
+fn totals(iterations: u64) -> String {
+    format!(
+        "{} messages, {} bytes",
+        SIZES * iterations,
+        BYTES_OF_ALL_SIZES * iterations
+    )
+}
 
 /// Starts `program` with words; the examples lie in the installation's own directory.
 fn start(installation: &Installation, program: &str, words: &[&str]) -> Running {
-    Running::start(
-        installation
-            .command(&installation.file(program))
-            .args(words),
-    )
+    start_at(installation, &installation.file(program), words)
+}
+
+fn start_at(installation: &Installation, program: &Path, words: &[&str]) -> Running {
+    Running::start(installation.command(program).args(words))
 }
 
 /// Starts a server and waits until it listens.
 fn serve(installation: &Installation, program: &str, words: &[&str]) -> Running {
+    serve_at(installation, &installation.file(program), words)
+}
+
+fn serve_at(installation: &Installation, program: &Path, words: &[&str]) -> Running {
     let ready = installation.file("ready");
     let ready_name = ready.to_str().expect("a path that is text");
-    let server = start(
+    let server = start_at(
         installation,
         program,
         &[words, &["-r", ready_name]].concat(),
@@ -37,18 +57,55 @@ fn eight_clients_at_once() {
     for client in clients {
         let printed = client.succeed();
         assert!(
-            printed.contains("250 messages, 3485050 bytes, 0 errors"),
+            printed.contains(&format!("{}, 0 errors", totals(50))),
             "{printed}"
         );
     }
     let printed = server.succeed();
-    assert_eq!(
-        printed
-            .matches("left after 250 messages, 3485050 bytes")
-            .count(),
-        8,
-        "{printed}"
-    );
+    let told = format!("left after {}", totals(50));
+    assert_eq!(printed.matches(&told).count(), 8, "{printed}");
+}
+
+/// Programs of both languages are on one network: a C client at a Rust server.
+#[test]
+fn c_clients_at_a_rust_server() {
+    let installation = Installation::new("echo-c-rust");
+    installation.make_examples();
+    let server = serve_at(&installation, &rust_example("echo_server"), &["-c", "2"]);
+    let clients: Vec<Running> = (0..2)
+        .map(|_| start(&installation, "EchoClient", &["-i", "50", "localhost"]))
+        .collect();
+    for client in clients {
+        let printed = client.succeed();
+        assert!(
+            printed.contains(&format!("{}, 0 errors", totals(50))),
+            "{printed}"
+        );
+    }
+    let printed = server.succeed();
+    assert_eq!(printed.matches(&totals(50)).count(), 2, "{printed}");
+}
+
+/// And a Rust client at a C server.
+#[test]
+fn rust_clients_at_a_c_server() {
+    let installation = Installation::new("echo-rust-c");
+    installation.make_examples();
+    let server = serve(&installation, "EchoServer", &["-c", "2"]);
+    let program = rust_example("echo_client");
+    let clients: Vec<Running> = (0..2)
+        .map(|_| start_at(&installation, &program, &["-i", "50", "localhost"]))
+        .collect();
+    for client in clients {
+        let printed = client.succeed();
+        assert!(
+            printed.contains("250 messages") && printed.contains(" 0 errors"),
+            "{printed}"
+        );
+    }
+    let printed = server.succeed();
+    let told = format!("left after {}", totals(50));
+    assert_eq!(printed.matches(&told).count(), 2, "{printed}");
 }
 
 /// A client that is killed in the middle of its work harms nobody.
@@ -106,11 +163,16 @@ fn names_are_checked() {
             .output()
             .expect("it runs");
         assert_eq!(output.status.code(), Some(1), "{words:?}");
-        assert!(output.stderr.starts_with(b"EchoClient: "), "{words:?}");
+        // The library's own words may come first.
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert!(
+            said.lines().any(|line| line.starts_with("EchoClient: ")),
+            "{words:?}: {said}"
+        );
     }
     let printed = start(&installation, "EchoClient", &["-n", "second", "localhost"]).succeed();
     assert!(
-        printed.contains("50 messages, 697010 bytes, 0 errors"),
+        printed.contains(&format!("{}, 0 errors", totals(10))),
         "{printed}"
     );
     server.succeed();
@@ -127,4 +189,22 @@ fn rdma_write() {
         "RdmaWrite client: the server found every byte right\n"
     );
     assert_eq!(server.succeed(), "RdmaWrite server: every byte was right\n");
+}
+
+/// The program in the guide compiles and does what it says.
+#[test]
+fn the_guides_program() {
+    let installation = Installation::new("guide");
+    let guide = workspace().join("docs/guides/c.md");
+    let guide = std::fs::read_to_string(guide).expect("the guide");
+    let (_, rest) = guide.split_once("```c\n").expect("a program");
+    let (program, _) = rest.split_once("```\n").expect("its end");
+    let source = installation.file("guide.c");
+    std::fs::write(&source, program).expect("the source");
+    let source = source.to_str().expect("a path that is text");
+    for linkage in [Linkage::Shared, Linkage::Static] {
+        let built = installation.compile("guide", &[source], &["cc", "-std=c11"], linkage);
+        let output = succeed(&mut installation.command(&built));
+        assert_eq!(output.stdout, b"the receive came back: yes\n");
+    }
 }

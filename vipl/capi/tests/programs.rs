@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Installation, Linkage, succeed};
+use common::{Installation, Linkage, calls, succeed};
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ fn run(program: &str, linkage: Linkage, run: Run) {
     let output = succeed(command.arg(installation.directory()));
     let printed = String::from_utf8(output.stdout).expect("text");
     assert!(printed.ends_with(" passed, 0 failed\n"), "{printed}");
+    calls::check(program, &printed);
 }
 
 #[test]
@@ -84,4 +85,44 @@ fn errors_static() {
 #[test]
 fn errors_under_valgrind() {
     run("errors", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
+fn closing_shared() {
+    run("closing", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn closing_static() {
+    run("closing", Linkage::Static, Run::Plain);
+}
+
+#[test]
+fn closing_under_valgrind() {
+    run("closing", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
+fn limits_shared() {
+    run("limits", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn limits_static() {
+    run("limits", Linkage::Static, Run::Plain);
+}
+
+#[test]
+fn limits_under_valgrind() {
+    run("limits", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
+fn fuzz_shared() {
+    run("fuzz", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn fuzz_under_valgrind() {
+    run("fuzz", Linkage::Shared, Run::Valgrind);
 }

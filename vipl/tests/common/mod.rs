@@ -4,6 +4,8 @@
 // Every test program takes what it needs.
 #![allow(dead_code)]
 
+pub(crate) mod raw;
+
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
@@ -27,15 +29,28 @@ const CHILD_MARK: &str = "VIPL_TEST_SEGMENT";
 
 /// Opens the NIC of this test run, on a segment that no other process knows except those that it starts.
 pub(crate) fn open() -> Nic {
-    let config = NicConfig {
-        segment: segment(),
-        ..NicConfig::default()
-    };
-    Nic::open_with(&config)
+    open_as(|_| ())
+}
+
+/// Opens a NIC of this test run whose configuration is changed. Another configuration is another NIC, and another
+/// station of the same segment.
+pub(crate) fn open_as(change: impl FnOnce(&mut NicConfig)) -> Nic {
+    Nic::open_with(&config(change))
         .unwrap_or_else(|error| panic!("{error}: {:?}", vipl::provider::last_error()))
 }
 
-fn segment() -> String {
+/// The configuration of this test run's NIC, changed.
+pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
+    let mut config = NicConfig {
+        segment: segment(),
+        ..NicConfig::default()
+    };
+    change(&mut config);
+    config
+}
+
+/// The segment of this test run.
+pub(crate) fn segment() -> String {
     std::env::var(CHILD_MARK).unwrap_or_else(|_| format!("test-{}", std::process::id()))
 }
 
@@ -55,7 +70,11 @@ impl End {
 
     /// A VI made as `shape` says.
     pub(crate) fn with(shape: impl FnOnce(ViBuilder) -> ViBuilder) -> Self {
-        let nic = open();
+        Self::on(open(), shape)
+    }
+
+    /// A VI of this NIC, made as `shape` says.
+    pub(crate) fn on(nic: Nic, shape: impl FnOnce(ViBuilder) -> ViBuilder) -> Self {
         let errors = Errors::of(&nic);
         let ptag = nic.create_ptag().unwrap();
         let vi = shape(nic.vi(&ptag).max_transfer_bytes(MAX_TRANSFER_BYTES as u64))
@@ -142,6 +161,13 @@ pub(crate) fn pair() -> (End, End) {
     ends
 }
 
+/// A reliable VI of this NIC and one of another NIC, connected.
+pub(crate) fn pair_on(client: Nic, server: Nic) -> (End, End) {
+    let ends = (End::on(client, |vi| vi), End::on(server, |vi| vi));
+    connect(&ends.0, &ends.1);
+    ends
+}
+
 /// Asks again for as long as nobody waits there yet, as clients do.
 pub(crate) fn persist<T>(mut request: impl FnMut() -> Result<T>) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
@@ -200,7 +226,7 @@ impl Errors {
     }
 }
 
-/// Whether this process was started by [`second_process`].
+/// Whether this process was started by [`SecondProcess`].
 pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD_MARK).is_some()
 }
@@ -211,12 +237,18 @@ pub(crate) struct SecondProcess(Child);
 impl SecondProcess {
     /// Starts it; in it, [`is_child`] is true.
     pub(crate) fn start(test: &str) -> Self {
+        Self::start_with(test, |_| ())
+    }
+
+    /// Starts it as `change` says.
+    pub(crate) fn start_with(test: &str, change: impl FnOnce(&mut Command)) -> Self {
         let program = std::env::current_exe().unwrap();
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(["--exact", test, "--nocapture"])
-            .env(CHILD_MARK, segment())
-            .spawn();
-        Self(child.unwrap())
+            .env(CHILD_MARK, segment());
+        change(&mut command);
+        Self(command.spawn().unwrap())
     }
 
     /// Ends it as nothing can prevent.

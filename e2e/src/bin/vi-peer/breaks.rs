@@ -192,7 +192,9 @@ fn source_round(
     let late = if is_broken { PATIENCE } else { LATE_BREAK };
     if station.losses(vi.handle(), late) == 0 {
         if is_broken {
-            return Err(format!("{round}: descriptors are flushed, but no loss is reported").into());
+            return Err(
+                format!("{round}: descriptors are flushed, but no loss is reported").into(),
+            );
         }
         vi.disconnect()?;
     }

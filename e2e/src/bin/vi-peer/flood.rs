@@ -9,14 +9,15 @@ use crate::queue::{Queue, Side};
 use crate::station::{PATIENCE, Station, tell};
 use crate::{Failure, Server, message};
 
-/// Receives that wait at the sink: more than are ever on their way.
+/// Receives that wait at the sink.
 const SINK_RECEIVES: usize = 256;
-/// Messages that the source sends before it looks for a word of the sink.
-const BURST: u64 = 16;
 /// The sink answers each message of such a serial number, so that the source does not run ahead.
-const ANSWER_EACH: u64 = BURST / 2;
-/// An answer that has not come after so long is lost.
-const ANSWER_LIMIT: Timeout = Timeout::After(Duration::from_millis(2));
+const ANSWER_EACH: u64 = 8;
+/// Messages of which the source has no answer, at most: fewer than the sink's receives, and so many that
+/// some of their answers arrive.
+const AHEAD: u64 = 192;
+/// The serial numbers of answers are multiples of this: one frame each.
+const ANSWER_STEP: u64 = 6;
 /// Answers that have not come after so long do not come any more.
 const LAST_ANSWER: Timeout = Timeout::After(Duration::from_millis(50));
 /// Descriptors for what the source sends, and for answers at both ends.
@@ -91,9 +92,9 @@ pub(crate) fn sink(name: &str) -> Result<(), Failure> {
         if received.status.is_ok() {
             let serial = arrivals.count(received.first_bytes());
             collect(&mut sends, &mut idle)?;
-            let is_asked = serial.is_some_and(|serial| serial % ANSWER_EACH == ANSWER_EACH - 1);
-            if let (true, Some(descriptor)) = (is_asked, idle.pop()) {
-                send(&mut sends, descriptor, 0)?;
+            if let Some(serial) = serial.filter(|serial| serial % ANSWER_EACH == ANSWER_EACH - 1) {
+                let descriptor = idle.pop().ok_or("sends do not complete")?;
+                send(&mut sends, descriptor, serial * ANSWER_STEP)?;
             }
         } else if received.status.is_transport_error() && received.status.is_partial() {
             arrivals.incomplete += 1;
@@ -142,7 +143,12 @@ pub(crate) fn source(server: &Server, messages: u64) -> Result<(), Failure> {
     let mut sends = Queue::new(&vi, Side::Send);
     let mut idle = station.descriptors(DESCRIPTORS)?;
     let start = Instant::now();
+    let mut answered = 0;
     for serial in 0..messages {
+        while serial - answered > AHEAD {
+            let answer = take_answer(&mut answers, Timeout::After(PATIENCE))?;
+            answered = answered.max(answer.ok_or("the sink is silent")?);
+        }
         let descriptor = match idle.pop() {
             Some(descriptor) => descriptor,
             None => {
@@ -153,10 +159,7 @@ pub(crate) fn source(server: &Server, messages: u64) -> Result<(), Failure> {
             }
         };
         send(&mut sends, descriptor, serial)?;
-        if serial % BURST == BURST - 1 {
-            collect(&mut sends, &mut idle)?;
-            take_answer(&mut answers, ANSWER_LIMIT)?;
-        }
+        collect(&mut sends, &mut idle)?;
     }
     tell("send_ms", start.elapsed().as_millis() as u64);
     while sends.len() > 0 {
@@ -164,7 +167,7 @@ pub(crate) fn source(server: &Server, messages: u64) -> Result<(), Failure> {
             .take(Timeout::After(PATIENCE))?
             .ok_or("a send does not complete")?;
     }
-    while take_answer(&mut answers, LAST_ANSWER)? {}
+    while take_answer(&mut answers, LAST_ANSWER)?.is_some() {}
     tell("sent", messages);
     vi.disconnect()?;
     answers.drain()?;
@@ -174,14 +177,15 @@ pub(crate) fn source(server: &Server, messages: u64) -> Result<(), Failure> {
     station.finish()
 }
 
-/// Takes one answer of the sink, of which some are lost too.
-fn take_answer(answers: &mut Queue<'_>, limit: Timeout) -> Result<bool, Failure> {
+/// Takes one answer of the sink, of which some are lost too; the serial number that it answers.
+fn take_answer(answers: &mut Queue<'_>, limit: Timeout) -> Result<Option<u64>, Failure> {
     let Some(answer) = answers.take(limit)? else {
-        return Ok(false);
+        return Ok(None);
     };
-    if answer.status.is_ok() && message::read(answer.first_bytes()) != Some(0) {
-        return Err("an answer is damaged".into());
+    let mut serial = 0;
+    if answer.status.is_ok() {
+        serial = message::read(answer.first_bytes()).ok_or("an answer is damaged")? / ANSWER_STEP;
     }
     answers.post(answer.descriptor)?;
-    Ok(true)
+    Ok(Some(serial))
 }

@@ -51,7 +51,11 @@ mod tests {
             assert_eq!(read(&bytes[..length - 1]), None);
             for at in (0..length).step_by(97) {
                 bytes[at] ^= 0x10;
-                assert_ne!(read(&bytes[..length]), Some(serial), "byte {at} of {serial}");
+                assert_ne!(
+                    read(&bytes[..length]),
+                    Some(serial),
+                    "byte {at} of {serial}"
+                );
                 bytes[at] ^= 0x10;
             }
         }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vipl::{
-    Descriptor, ErrorCode, NetAddress, Nic, Ptag, ReliabilityLevel, Timeout, Vi, ViHandle, VipError,
-    provider,
+    Descriptor, ErrorCode, NetAddress, Nic, Ptag, ReliabilityLevel, Timeout, Vi, ViHandle,
+    VipError, provider,
 };
 
 use crate::message::LONGEST_BYTES;
@@ -40,9 +40,8 @@ pub(crate) struct Station {
 impl Station {
     /// Opens `VINIC0`. The loss of a connection is printed the moment it is reported.
     pub(crate) fn open() -> Result<Self, Failure> {
-        let nic = Nic::open("VINIC0").map_err(|error| {
-            provider::last_error().unwrap_or_else(|| error.to_string())
-        })?;
+        let nic = Nic::open("VINIC0")
+            .map_err(|error| provider::last_error().unwrap_or_else(|| error.to_string()))?;
         nic.name_service(None)?;
         let names = Names::default();
         let (sender, events) = mpsc::channel();

@@ -191,6 +191,7 @@ impl AfPacketPort {
                 mac: config.mac,
                 max_frame_bytes: max_frame_bytes as usize,
                 lossless: false,
+                send_alone: false,
             },
             rx,
             tx,

@@ -96,6 +96,7 @@ impl LoopbackPort {
                 mac: config.macs[own],
                 max_frame_bytes: config.max_frame_bytes as usize,
                 lossless: true,
+                send_alone: true,
             },
             hub: Arc::clone(&hub),
             own,

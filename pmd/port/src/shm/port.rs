@@ -66,6 +66,7 @@ impl ShmPort {
                 mac: membership.mac(),
                 max_frame_bytes: MAX_FRAME_BYTES,
                 lossless: true,
+                send_alone: true,
             },
             tx,
             rx: RxSide::new(max_stations),

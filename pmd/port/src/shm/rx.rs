@@ -122,7 +122,12 @@ impl RxSide {
         if senders == 0 || wanted == 0 {
             return 0;
         }
-        let share = wanted.div_ceil(senders);
+        // Mostly there is one sender, and a division takes its time.
+        let share = if senders == 1 {
+            wanted
+        } else {
+            wanted.div_ceil(senders)
+        };
         let mut taken = 0;
         let mut empty_in_a_row = 0;
         // Every visit takes a frame, finds a ring empty, or skips SKIPS_MAX slots; the

@@ -55,6 +55,7 @@ impl RxRing {
         let position = self.next;
         // Acquire, partner: the Release store in `TxRing::publish`. The length comes
         // with the flag, so that it is read once.
+        self.slots.prefetch_second_line(position);
         let word = self.slots.flag(position).load(Ordering::Acquire);
         // A correct producer never laps us; one that does must not get a slot
         // lent twice.

@@ -306,7 +306,7 @@ static void address_calls(Device *device, VIP_VI_HANDLE vi)
 
     address_of(device, "nobody-listens", &good);
 #define WAIT_ON(a) VipConnectWait(nic, &(a).address, 0, &remote.address, &attributes, &connection)
-#define REQUEST(l, r) VipConnectRequest(vi, &(l).address, &(r).address, 100, &attributes)
+#define REQUEST(l, r) VipConnectRequest(vi, &(l).address, &(r).address, WAIT_MS, &attributes)
     CHECK_RETURN(WAIT_ON(good), VIP_TIMEOUT);
     CHECK_RETURN(VipConnectWait(nic, NULL, 0, &remote.address, &attributes, &connection), INVALID);
     CHECK_RETURN(VipConnectWait(nic, &good.address, 0, NULL, &attributes, &connection), INVALID);

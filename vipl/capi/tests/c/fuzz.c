@@ -16,7 +16,7 @@
 enum {
     CALLS = 100000,
     CALLS_SMALL = 4000,
-    CALLS_PER_OPENING = 2000, /* with the same victims */
+    CALLS_PER_OPENING = 500, /* with the same victims */
     ROOM_BYTES = 1 << 16,
     TAIL_BYTES = 4096, /* behind every pointer into the room */
     SPOTS = 8,
@@ -31,7 +31,8 @@ typedef struct {
     Arena arena;
     Pair pair;
     VIP_CQ_HANDLE cq;
-    VIP_CONN_HANDLE connection;
+    VIP_CONN_HANDLE connection; /* of a request that only the garbage may answer */
+    Request *request;
 } Victims;
 
 static Victims victims;
@@ -260,8 +261,12 @@ static VIP_RETURN any_object_call(unsigned which)
                                          below(TAIL_BYTES), any_mem_attributes(), any_pointer())
                         : VipRegisterMem(any_handle(), (VIP_PVOID)(uintptr_t)(1ull << 47),
                                          any_number(), any_mem_attributes(), any_pointer());
-    case 8: return VipDeregisterMem(any_handle(), any_pointer(), any_mem_handle());
-    default: return VipQueryMem(any_handle(), any_pointer(), any_mem_handle(), any_pointer());
+    case 8:
+        return VipDeregisterMem(any_handle(), below(8) ? any_pointer() : victims.arena.base,
+                                any_mem_handle());
+    default:
+        return VipQueryMem(any_handle(), below(2) ? any_pointer() : victims.arena.base,
+                           any_mem_handle(), any_pointer());
     }
 }
 
@@ -304,10 +309,21 @@ static VIP_RETURN any_call(void)
 
 static void open_victims(void)
 {
+    char discriminator[32];
+    Address local, remote;
+    VIP_VI_ATTRIBUTES attributes;
+
     device_open(&victims.device);
     arena_open(&victims.arena, &victims.device, 1 << 15, victims.device.ptag, VIP_TRUE);
     REQUIRE_RETURN(VipCreateCQ(victims.device.nic, 16, &victims.cq), VIP_SUCCESS);
     pair_open(&victims.pair, &victims.device, below(2) ? &writable : &plain);
+    fresh_discriminator(discriminator, sizeof discriminator);
+    address_of(&victims.device, discriminator, &local);
+    victims.request = request_start(&victims.device, vi_create(&victims.device, &plain, false),
+                                    discriminator, VIP_INFINITE);
+    REQUIRE_RETURN(VipConnectWait(victims.device.nic, &local.address, WAIT_MS, &remote.address,
+                                  &attributes, &victims.connection),
+                   VIP_SUCCESS);
 }
 
 /* Closing takes everything away that the garbage has made; it may have closed the NIC itself. */
@@ -316,6 +332,9 @@ static void close_victims(void)
     VIP_RETURN answer = VipCloseNic(victims.device.nic);
 
     CHECK(answer == VIP_SUCCESS || answer == VIP_INVALID_PARAMETER, "the victims' NIC is closed");
+    /* Answered, or ended with the NIC. */
+    answer = request_finish(victims.request, NULL);
+    CHECK(answer != VIP_NOT_DONE, "the request has ended with %s", return_name((int)answer));
     free(victims.arena.base);
 }
 

@@ -159,6 +159,49 @@ static void connection_requests(const Device *device)
     vi_close(accepting);
 }
 
+/* A message that is longer than one turn of the poll loop takes it: not done, not in time, done. */
+static void long_message(Device *device)
+{
+    const size_t bytes = device->attributes.MaxTransferSize;
+    const PairOptions options = {.max_transfer_bytes = bytes};
+    bool not_done = false, timed_out = false;
+    VIP_DESCRIPTOR *done;
+    Arena arena;
+    Pair pair;
+
+    arena_open(&arena, device, 2 * bytes + 4096, device->ptag, VIP_FALSE);
+    VIP_DESCRIPTOR *send = arena_descriptor(&arena, 1), *recv = arena_descriptor(&arena, 1);
+    unsigned char *data = arena_bytes(&arena, bytes), *target = arena_bytes(&arena, bytes);
+    pair_open(&pair, device, &options);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)(i * 7 + (i >> 8) + (i >> 16));
+    /* Again if this thread was kept from looking until the message was gone. */
+    for (unsigned round = 0; round < 20 && !(not_done && timed_out); round++) {
+        memset(target, 0, bytes);
+        describe(recv, target, arena.handle, bytes);
+        describe(send, data, arena.handle, bytes);
+        CHECK_RETURN(VipPostRecv(pair.server, recv, arena.handle), VIP_SUCCESS);
+        CHECK_RETURN(VipPostSend(pair.client, send, arena.handle), VIP_SUCCESS);
+        VIP_RETURN answer = VipSendDone(pair.client, &done);
+        if (answer == VIP_NOT_DONE) {
+            not_done = done == NULL;
+            answer = VipSendWait(pair.client, 0, &done);
+        }
+        if (answer == VIP_TIMEOUT) {
+            timed_out = done == NULL;
+            answer = VipSendWait(pair.client, WAIT_MS, &done);
+        }
+        CHECK(answer == VIP_SUCCESS && done == send, "%zu bytes are sent", bytes);
+        CHECK((received(pair.server, recv) & VIP_STATUS_ERROR_MASK) == 0 &&
+                  recv->CS.Length == bytes && memcmp(data, target, bytes) == 0,
+              "%zu bytes arrive", bytes);
+    }
+    CHECK(not_done, "a send in the middle of its way is VIP_NOT_DONE");
+    CHECK(timed_out, "and outlasts a time-out of nothing");
+    pair_close(&pair);
+    arena_close(&arena);
+}
+
 int main(int count, char **words)
 {
     Device device;
@@ -171,6 +214,7 @@ int main(int count, char **words)
     completion_queues(&device);
     regions(&device);
     connection_requests(&device);
+    long_message(&device);
     device_close(&device);
     return check_summary();
 }

@@ -4,6 +4,8 @@
 // Every test binary uses its own part of this.
 #![allow(dead_code)]
 
+pub(crate) mod calls;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -163,13 +165,16 @@ impl Installation {
     }
 }
 
-/// A NIC with the usual limits, and one that has little of everything.
+/// A NIC with the usual limits, and one that has little of everything. Nothing is lost in shared
+/// memory: with this time-out no request is repeated, however slow the machine is under valgrind.
 fn nics(id: &str) -> String {
     format!(
         "[[nic]]\nname = \"VINIC0\"\nport = \"shm\"\nsegment = \"test-{id}\"\n\
+         ulp_timeout_ms = 240000\n\
          [[nic]]\nname = \"SMALL\"\nport = \"shm\"\nsegment = \"small-{id}\"\n\
+         ulp_timeout_ms = 240000\n\
          max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-         max_registered_bytes = 1048576\nmax_incoming = 1\n"
+         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_transfer_bytes = 8388608\n"
     )
 }
 
@@ -190,6 +195,27 @@ pub(crate) fn workspace() -> PathBuf {
 /// Where the C test programs are.
 pub(crate) fn c_tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")
+}
+
+/// An example of the Rust crate, built now as this test was built: cargo does not build the examples
+/// of other packages by itself.
+pub(crate) fn rust_example(name: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("own path");
+    let built = test.ancestors().nth(2).expect("tests lie in PROFILE/deps");
+    let target = built.parent().expect("PROFILE lies in a directory");
+    let profile = match built.file_name().and_then(|name| name.to_str()) {
+        Some("debug") => "dev",
+        Some(other) => other,
+        None => panic!("{} has no name", built.display()),
+    };
+    succeed(
+        Command::new(env!("CARGO"))
+            .args(["build", "--locked", "--offline", "--package", "vipl"])
+            .args(["--example", name, "--profile", profile, "--target-dir"])
+            .arg(target)
+            .current_dir(workspace()),
+    );
+    built.join("examples").join(name)
 }
 
 /// Runs a command to its end; anything but success is the test's failure, with all it has printed.

@@ -1,0 +1,161 @@
+//! vibench between two hosts.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use e2e::installation::workspace;
+use e2e::nics::{End, NicText};
+use e2e::process::{PATIENCE, Running};
+use e2e::scratch::Scratch;
+use e2e::wire::Wire;
+use serde_json::Value;
+
+/// Delivered 64-byte messages for each raw frame of the same port, at least.
+const GOAL: f64 = 0.7;
+/// Runs of a figure that other programs on the machine can spoil; the best one counts.
+const RUNS: usize = 3;
+/// The name of the listening host in the other one's hosts file.
+const LISTENER: &str = "bench-host.example";
+
+/// The program as it ships: optimised, which the tests themselves are not.
+fn vibench() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace().join("target"), PathBuf::from);
+    let program = target.join("release/vibench");
+    assert!(
+        program.exists(),
+        "{} is missing: cargo build --release -p vibench",
+        program.display()
+    );
+    program
+}
+
+struct TwoHosts {
+    wire: Wire,
+    scratch: Scratch,
+    listener: Option<Running>,
+}
+
+impl TwoHosts {
+    fn new() -> Self {
+        let wire = Wire::new(2500);
+        let scratch = Scratch::new("bench");
+        let hosts = scratch.write("hosts", &format!("{} {LISTENER}\n", End::Left.host()));
+        NicText::af_packet(End::Left).write(&scratch, "left.toml");
+        NicText::af_packet(End::Right)
+            .key("hosts_file", format!("{hosts:?}"))
+            .write(&scratch, "right.toml");
+        let mut command = wire.left.program(vibench());
+        command.args(["rate", "--listen", "--cores", "0,1", "--config"]);
+        let mut listener = Running::start("listener", command.arg(scratch.file("left.toml")));
+        listener.wait_for("vibench: listening", PATIENCE);
+        Self {
+            wire,
+            scratch,
+            listener: Some(listener),
+        }
+    }
+
+    fn measure(&self, words: &str) -> Vec<Value> {
+        let json = self.scratch.file("results.json");
+        let mut command = self.wire.right.program(vibench());
+        command
+            .args(words.split(' '))
+            .args(["--cores", "0,1", "--connect", LISTENER]);
+        command.arg("--config").arg(self.scratch.file("right.toml"));
+        let run = Running::start("vibench", command.arg("--json").arg(&json));
+        let said = run.succeed(PATIENCE);
+        let text = std::fs::read_to_string(&json).unwrap_or_else(|e| panic!("{e}\n{said}"));
+        let results: Value = serde_json::from_str(&text).expect("JSON");
+        results.as_array().expect("an array").clone()
+    }
+
+    fn finish(mut self) {
+        let listener = self.listener.take().expect("a listener");
+        listener.signal("INT");
+        let said = listener.succeed(Duration::from_secs(10));
+        assert!(!said.contains("panicked"), "{said}");
+    }
+}
+
+fn number(value: &Value) -> f64 {
+    value
+        .as_f64()
+        .unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+#[test]
+fn latency_and_unreliable_rate_between_two_hosts() {
+    let hosts = TwoHosts::new();
+    for result in hosts.measure("latency --op send --size 8,4096 --seconds 1 --rounds 2") {
+        assert_eq!(result["port"], "af_packet");
+        assert!(result["ended_early"].is_null(), "{result}");
+        let half = &result["half_round_trip_ns"];
+        assert!(number(&half["p50"]) > 0.0 && number(&half["p50"]) <= number(&half["p99"]));
+        println!(
+            "note: veth, {} bytes there and back: {:.1} us p50, {:.2} of the raw port",
+            result["size_bytes"],
+            number(&half["p50"]) / 1000.0,
+            number(&result["ratio"])
+        );
+    }
+    let mut best = 0.0_f64;
+    for _ in 0..RUNS {
+        let results = hosts.measure("rate --op send --level ud --size 64 --seconds 2");
+        let result = &results[0];
+        assert!(result["ended_early"].is_null(), "{result}");
+        let ratio = number(&result["ratio"]);
+        println!(
+            "note: veth, 64-byte UD sends: {:.0} delivered/s, {:.0} raw frames/s, ratio {ratio:.2}",
+            number(&result["messages_per_s"]),
+            number(&result["control"]["messages_per_s"]),
+        );
+        best = best.max(ratio);
+        if best >= GOAL {
+            break;
+        }
+    }
+    assert!(
+        best >= GOAL,
+        "{best:.2} of the raw frame rate at best, {GOAL} is the goal"
+    );
+    hosts.finish();
+}
+
+/// A reliable stream over a port that loses frames either comes through or says how it broke, and the
+/// listener serves the next one.
+#[test]
+fn a_reliable_stream_comes_through_or_says_how_it_broke() {
+    let hosts = TwoHosts::new();
+    for words in [
+        "bandwidth --op send --level rd --size 64K --seconds 1 --rounds 2 --window 256 --no-control",
+        "rate --op send --level rd --size 64 --seconds 1 --rounds 2 --no-control",
+    ] {
+        for result in hosts.measure(words) {
+            assert!(number(&result["delivered"]) > 0.0, "{result}");
+            match result["ended_early"].as_str() {
+                None => assert_eq!(result["lost"], 0, "{result}"),
+                Some(reason) => assert!(
+                    [
+                        "flushed",
+                        "transport error",
+                        "connection lost",
+                        "FLUSHED",
+                        "TRANSPORT"
+                    ]
+                    .iter()
+                    .any(|word| reason.contains(word)),
+                    "{result}"
+                ),
+            }
+            println!(
+                "note: veth, RD {} of {} bytes: {:.0} messages/s, ended early: {}",
+                result["benchmark"],
+                result["size_bytes"],
+                number(&result["messages_per_s"]),
+                result["ended_early"]
+            );
+        }
+    }
+    hosts.finish();
+}

@@ -1,0 +1,187 @@
+//! EchoServer and eight EchoClients, the C programs, as users run them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use e2e::capture::{Capture, Frame, judge};
+use e2e::installation::Installation;
+use e2e::nics::{End, NicText};
+use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
+use e2e::scratch::Scratch;
+use e2e::wire::Wire;
+
+const CLIENTS: usize = 8;
+/// Messages of each size from each client.
+const ITERATIONS: usize = 10;
+/// The name of the server's host, which only the hosts file of the clients knows.
+const SERVER_NAME: &str = "echo-host.example";
+/// Bytes of an FCoE frame around the data field, without the frame check sequence.
+const FCOE_OVERHEAD_BYTES: usize = 14 + 14 + 24 + 8;
+
+/// Runs the server and all clients at once; every one of them checks every byte.
+fn echo(server: &mut Command, clients: impl Fn() -> Command, server_name: &str) {
+    let clients_to_serve = CLIENTS.to_string();
+    let mut server = Running::start("EchoServer", server.args(["-c", &clients_to_serve]));
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let iterations = ITERATIONS.to_string();
+    let running: Vec<Running> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = clients();
+            client.args(["-t", "50000", "-i", &iterations, server_name]);
+            Running::start("EchoClient", &mut client)
+        })
+        .collect();
+    for client in running {
+        let said = client.succeed(PATIENCE);
+        // Sizes 0, 1, 64, 4096 and 65536, so many times each.
+        let (messages, bytes) = (5 * ITERATIONS, (1 + 64 + 4096 + 65536) * ITERATIONS);
+        let expected = format!("EchoClient: {messages} messages, {bytes} bytes, 0 errors");
+        assert!(said.contains(&expected), "{expected:?} is not in {said:?}");
+        assert!(!said.contains("not complete"), "{said}");
+    }
+    let said = server.succeed(PATIENCE);
+    let left = said
+        .lines()
+        .filter(|line| line.contains(" left after "))
+        .count();
+    assert_eq!(left, CLIENTS, "{said}");
+    assert!(!said.contains("asynchronous error"), "{said}");
+}
+
+struct Hosts {
+    _scratch: Scratch,
+    server: PathBuf,
+    clients: PathBuf,
+}
+
+/// Configurations of the two hosts; only the clients' one knows the server's name.
+fn hosts() -> Hosts {
+    let scratch = Scratch::new("hosts");
+    let names = format!("# the server\n{} {SERVER_NAME}\n", End::Left.host());
+    let names = scratch.write("hosts", &names);
+    let server = NicText::af_packet(End::Left).key("probe_interval_ms", 100);
+    let clients = NicText::af_packet(End::Right)
+        .key("probe_interval_ms", 100)
+        .key("hosts_file", format!("{names:?}"));
+    Hosts {
+        server: server.write(&scratch, "server.toml"),
+        clients: clients.write(&scratch, "clients.toml"),
+        _scratch: scratch,
+    }
+}
+
+/// Two hosts; gives every frame of the wire, judged.
+fn on_the_wire(mtu_bytes: u32) -> Vec<Frame> {
+    let wire = Wire::new(mtu_bytes);
+    let installation = Installation::new();
+    let hosts = hosts();
+    let capture = Capture::start(&wire.right, "right");
+    let mut server = wire.left.program(installation.program("EchoServer"));
+    server.env("VIADUCT_CONFIG", &hosts.server);
+    let clients = || {
+        let mut client = wire.right.program(installation.program("EchoClient"));
+        client.env("VIADUCT_CONFIG", &hosts.clients);
+        client
+    };
+    echo(&mut server, clients, SERVER_NAME);
+    let frames = capture.finish();
+    judge(&frames);
+    // Each message crosses twice, in as many frames as its bytes need.
+    let user_bytes = mtu_bytes.min(2158) as usize + 14 - FCOE_OVERHEAD_BYTES - 16;
+    let of = |bytes: usize| bytes.div_ceil(user_bytes & !3).max(1);
+    let data = 2 * CLIENTS * ITERATIONS * (3 * of(64) + of(4096) + of(65536));
+    let sends = frames.iter().filter(|frame| frame.is_of_send()).count();
+    assert_eq!(sends, data, "frames of sends");
+    let probes = frames.iter().filter(|frame| !frame.is_vi()).count();
+    let stations: std::collections::BTreeSet<&str> =
+        frames.iter().map(|frame| frame.s_id()).collect();
+    assert_eq!(stations.len(), CLIENTS + 1, "{stations:?}");
+    println!(
+        "note: veth, MTU {mtu_bytes}: {} frames judged, {data} of sends, {probes} of probes, no identity twice",
+        frames.len()
+    );
+    frames
+}
+
+#[test]
+fn eight_clients_on_a_wire_with_full_frames() {
+    let frames = on_the_wire(2500);
+    let longest = frames.iter().map(Frame::wire_bytes).max();
+    assert_eq!(longest, Some(2112 + FCOE_OVERHEAD_BYTES));
+}
+
+#[test]
+fn eight_clients_on_a_wire_with_ethernets_usual_frames() {
+    let frames = on_the_wire(1500);
+    let longest = frames.iter().map(Frame::wire_bytes).max().unwrap_or(0);
+    assert!((1500..=1514).contains(&longest), "{longest}");
+}
+
+/// The runtime directory of an ordinary user.
+fn runtime_directory() -> Scratch {
+    let directory = Scratch::in_memory("runtime");
+    let user = unprivileged_user();
+    std::os::unix::fs::chown(directory.path(), Some(user), Some(user)).expect("root may do that");
+    directory
+}
+
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory)
+        .expect("a directory")
+        .flat_map(|entry| {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                files_in(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn eight_clients_of_an_ordinary_user_on_shared_memory() {
+    let installation = Installation::new();
+    let runtime = runtime_directory();
+    // No configuration, no privilege: what a newcomer has.
+    let ordinary = |name: &str| {
+        let mut command = unprivileged(installation.program(name));
+        command.env("XDG_RUNTIME_DIR", runtime.path());
+        command
+    };
+    echo(
+        &mut ordinary("EchoServer"),
+        || ordinary("EchoClient"),
+        "localhost",
+    );
+    let left: Vec<PathBuf> = files_in(runtime.path());
+    assert!(
+        left.len() <= 2,
+        "stations that are gone left their files: {left:?}"
+    );
+    // The test's own programs are not in the default segment of root.
+    echo(
+        &mut ordinary("EchoServer"),
+        || ordinary("EchoClient"),
+        "localhost",
+    );
+}
+
+#[test]
+fn the_server_does_not_see_a_client_of_another_user() {
+    let installation = Installation::new();
+    let runtime = runtime_directory();
+    let others = Scratch::in_memory("others");
+    let mut server = unprivileged(installation.program("EchoServer"));
+    let server = server.env("XDG_RUNTIME_DIR", runtime.path());
+    let mut server = Running::start("EchoServer", server);
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let mut client = program(installation.program("EchoClient"));
+    client.env("XDG_RUNTIME_DIR", others.path());
+    client.args(["-t", "300", "localhost"]);
+    let ended = Running::start("EchoClient", &mut client).finish(PATIENCE);
+    assert!(!ended.status.success(), "{}", ended.text);
+    assert!(ended.text.contains("VIP_NO_MATCH"), "{}", ended.text);
+    server.signal("TERM");
+    server.succeed(PATIENCE);
+}

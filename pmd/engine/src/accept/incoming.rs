@@ -1,0 +1,361 @@
+//! Requests of other ports.
+
+use fcvi_frame::connect::{Attributes, ConnectRequest, ConnectResponse, NetAddress};
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::flags::{ConnectMode, connect_request, connect_response};
+use fcvi_frame::frame::{FrameView, IuView};
+use fcvi_frame::iu::Opcode;
+use fcvi_frame::profile;
+use fcvi_frame::reason::{ConnectReason, ConnectStatus, connect_parameter};
+
+use crate::accept::ConnId;
+use crate::connect::credible;
+use crate::connection_iu::{ConnectionIu, Sequence};
+use crate::counters::Counter;
+use crate::engine::{Engine, ViIndex};
+use crate::host::Host;
+use crate::timer::TimerKey;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IncomingState {
+    /// It waits for the consumer.
+    Held,
+    /// RESP1 was sent for this VI.
+    Accepting(ViIndex),
+    /// The consumer said no; the client may ask again because the answer was lost.
+    Rejected,
+    /// The client gave up or went.
+    Void,
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+pub(crate) struct Incoming {
+    generation: u32,
+    pub(super) state: IncomingState,
+    pub(super) s_id: NPortId,
+    pub(super) connection_id: u32,
+    pub(super) originator_handle: u32,
+    pub(super) first_msg_id: u32,
+    /// RESP1's place on the newest exchange of the request.
+    pub(super) answer_at: Sequence,
+    pub(super) local: NetAddress,
+    pub(super) remote: NetAddress,
+    pub(super) attributes: Attributes,
+}
+
+/// A RESP1 that ends its exchange.
+#[derive(Clone, Copy, Debug)]
+struct FinalResponse {
+    to: NPortId,
+    at: Sequence,
+    originator_handle: u32,
+    connection_id: u32,
+    status: ConnectStatus,
+    reason: ConnectReason,
+}
+
+impl Engine {
+    pub(crate) fn handle_connect_request<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let request = match ConnectRequest::parse(iu.payload) {
+            Ok(request) if credible(request.vi_handle, &request.attributes) => request,
+            Ok(request) => {
+                self.counters.count(Counter::DropBadIu);
+                self.refuse(frame, iu, request.vi_handle, ConnectReason::Malformed, host);
+                return;
+            }
+            Err(_) => {
+                self.counters.count(Counter::DropBadIu);
+                return;
+            }
+        };
+        let handle = request.vi_handle;
+        if connect_request::mode(iu.header.flags) != Some(ConnectMode::ClientServer) {
+            self.counters.count(Counter::NoMatch);
+            self.refuse(frame, iu, handle, ConnectReason::NoMatch, host);
+            return;
+        }
+        if request.remote.host != self.config.host {
+            self.counters.count(Counter::NoMatch);
+            self.refuse(frame, iu, handle, ConnectReason::NotMyAddress, host);
+            return;
+        }
+        if self.repeated_request(frame, &request, iu.header.connection_id(), host) {
+            return;
+        }
+        if !self.has_listener(&request.remote.discriminator) {
+            self.counters.count(Counter::NoMatch);
+            self.refuse(frame, iu, handle, ConnectReason::NoMatch, host);
+            return;
+        }
+        let Some(index) = self.free_incoming() else {
+            self.counters.count(Counter::DropIncomingFull);
+            self.refuse(frame, iu, handle, ConnectReason::NoResources, host);
+            return;
+        };
+        let conn = self.hold(index, frame, iu, &request);
+        if request.timeout_ms != u32::MAX {
+            let void_at_ns = now_ns + u64::from(request.timeout_ms) * 1_000_000;
+            self.timers.set(void_at_ns, TimerKey::Incoming(index));
+        }
+        self.match_listener(&request.remote.discriminator, conn);
+        host.control_event();
+    }
+
+    /// Keeps a request in this place for its consumer.
+    fn hold(
+        &mut self,
+        index: u32,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        request: &ConnectRequest,
+    ) -> ConnId {
+        self.next_generation = self.next_generation.wrapping_add(1);
+        self.incoming[index as usize] = Some(Incoming {
+            generation: self.next_generation,
+            state: IncomingState::Held,
+            s_id: frame.fc.s_id,
+            connection_id: iu.header.connection_id(),
+            originator_handle: request.vi_handle,
+            first_msg_id: iu.header.msg_id,
+            answer_at: Sequence::answering(&frame.fc),
+            local: request.local,
+            remote: request.remote,
+            attributes: request.attributes,
+        });
+        ConnId {
+            index,
+            generation: self.next_generation,
+        }
+    }
+
+    /// A place for a request. Those that are only kept to be refused again make room first.
+    fn free_incoming(&mut self) -> Option<u32> {
+        if let Some(at) = self.incoming.iter().position(Option::is_none) {
+            return Some(at as u32);
+        }
+        if self.incoming.len() < self.config.max_incoming as usize {
+            self.incoming.push(None);
+            return Some(self.incoming.len() as u32 - 1);
+        }
+        let rejected = |i: &Option<Incoming>| {
+            i.as_ref()
+                .is_some_and(|i| i.state == IncomingState::Rejected)
+        };
+        let index = self.incoming.iter().position(rejected)? as u32;
+        self.drop_incoming(index);
+        Some(index)
+    }
+
+    /// A request that we know already: said again what was said before.
+    fn repeated_request<H: Host>(
+        &mut self,
+        frame: &FrameView<'_>,
+        request: &ConnectRequest,
+        connection_id: u32,
+        host: &mut H,
+    ) -> bool {
+        let s_id = frame.fc.s_id;
+        let known = self.incoming.iter_mut().flatten().find(|i| {
+            i.s_id == s_id
+                && i.connection_id == connection_id
+                && i.originator_handle == request.vi_handle
+        });
+        let Some(incoming) = known else {
+            // Established already: this retry crossed our RESP1, or was delayed.
+            return self.endpoints.iter().flatten().any(|ep| {
+                ep.link.as_ref().is_some_and(|link| {
+                    !link.originator
+                        && link.peer == s_id
+                        && link.connection_id == connection_id
+                        && link.peer_handle == request.vi_handle
+                })
+            });
+        };
+        let superseded =
+            core::mem::replace(&mut incoming.answer_at, Sequence::answering(&frame.fc));
+        let newest = incoming.answer_at;
+        let final_response = |at, status, reason| FinalResponse {
+            to: s_id,
+            at,
+            originator_handle: request.vi_handle,
+            connection_id,
+            status,
+            reason,
+        };
+        match incoming.state {
+            IncomingState::Held if superseded != newest => {
+                let held = ConnectReason::WaitingForConsumer;
+                let pending = final_response(superseded, ConnectStatus::Pending, held);
+                self.respond(&pending, host);
+            }
+            IncomingState::Accepting(vi) => {
+                if let Some(link) = self.endpoint_mut(vi).and_then(|ep| ep.link.as_mut()) {
+                    link.at = newest;
+                }
+                self.send_response1_accept(vi, host);
+            }
+            IncomingState::Rejected => {
+                let reason = ConnectReason::Rejected;
+                let rejected = final_response(newest, ConnectStatus::Failed, reason);
+                self.respond(&rejected, host);
+            }
+            IncomingState::Held | IncomingState::Void => {}
+        }
+        true
+    }
+
+    /// A RESP1 that refuses the request in this frame.
+    fn refuse<H: Host>(
+        &mut self,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        originator_handle: u32,
+        reason: ConnectReason,
+        host: &mut H,
+    ) {
+        let refusal = FinalResponse {
+            to: frame.fc.s_id,
+            at: Sequence::answering(&frame.fc),
+            originator_handle,
+            connection_id: iu.header.connection_id(),
+            status: ConnectStatus::Failed,
+            reason,
+        };
+        self.respond(&refusal, host);
+    }
+
+    /// A RESP1 that refuses a request that was held.
+    pub(super) fn refuse_held<H: Host>(
+        &mut self,
+        conn: ConnId,
+        reason: ConnectReason,
+        host: &mut H,
+    ) {
+        let Some(incoming) = self.incoming_mut(conn) else {
+            return;
+        };
+        let refusal = FinalResponse {
+            to: incoming.s_id,
+            at: incoming.answer_at,
+            originator_handle: incoming.originator_handle,
+            connection_id: incoming.connection_id,
+            status: ConnectStatus::Failed,
+            reason,
+        };
+        self.respond(&refusal, host);
+    }
+
+    /// Without room the request is repeated.
+    fn respond<H: Host>(&mut self, response: &FinalResponse, host: &mut H) {
+        let mut payload = [0u8; ConnectResponse::BYTES];
+        ConnectResponse {
+            vi_handle: 0,
+            responder: NetAddress {
+                host: self.config.host,
+                ..NetAddress::default()
+            },
+            attributes: Attributes::default(),
+        }
+        .emit(&mut payload);
+        let flags = match response.status {
+            ConnectStatus::Failed => connect_response::ERROR,
+            ConnectStatus::GoOn
+            | ConnectStatus::Pending
+            | ConnectStatus::Superseded
+            | ConnectStatus::Unknown(_) => 0,
+        };
+        let iu = ConnectionIu {
+            to: response.to,
+            at: response.at,
+            opcode: Opcode::ConnectResponse1,
+            f_ctl: profile::F_CTL_FINAL_REPLY,
+            handle: response.originator_handle,
+            flags,
+            msg_id: 0,
+            parameter: connect_parameter::pack(response.status, response.reason),
+            connection_id: response.connection_id,
+        };
+        self.send_connection_iu(&iu, &payload, host);
+    }
+
+    pub(super) fn incoming_mut(&mut self, conn: ConnId) -> Option<&mut Incoming> {
+        self.incoming
+            .get_mut(conn.index as usize)
+            .and_then(Option::as_mut)
+            .filter(|i| i.generation == conn.generation)
+    }
+
+    /// Forgets a request. The consumer's handle of it is invalid from now on.
+    pub(super) fn forget(&mut self, conn: ConnId) {
+        if self.incoming_mut(conn).is_some() {
+            self.drop_incoming(conn.index);
+        }
+    }
+
+    fn drop_incoming(&mut self, index: u32) {
+        self.incoming[index as usize] = None;
+        self.timers.clear(TimerKey::Incoming(index));
+    }
+
+    /// Keeps a rejected request for as long as the client may repeat it unanswered.
+    pub(super) fn remember_rejected(&mut self, now_ns: u64, conn: ConnId) {
+        if let Some(incoming) = self.incoming_mut(conn) {
+            incoming.state = IncomingState::Rejected;
+            let end_ns = now_ns + self.config.ulp_timeout_ns;
+            self.timers.set(end_ns, TimerKey::Incoming(conn.index));
+        }
+    }
+
+    /// The request that this VI was accepting is decided.
+    pub(crate) fn forget_accepting(&mut self, vi: ViIndex) {
+        let accepting = |i: &Option<Incoming>| {
+            i.as_ref()
+                .is_some_and(|i| i.state == IncomingState::Accepting(vi))
+        };
+        if let Some(index) = self.incoming.iter().position(accepting) {
+            self.drop_incoming(index as u32);
+        }
+    }
+
+    /// The client takes its request back. True if there was one.
+    pub(crate) fn cancel_incoming(&mut self, s_id: NPortId, connection_id: u32) -> bool {
+        let found = self.incoming.iter_mut().flatten().find(|i| {
+            i.s_id == s_id && i.connection_id == connection_id && i.state == IncomingState::Held
+        });
+        match found {
+            Some(incoming) => {
+                incoming.state = IncomingState::Void;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Requests of a port that went are void.
+    pub(crate) fn incoming_gone(&mut self, s_id: NPortId) {
+        for incoming in self.incoming.iter_mut().flatten() {
+            if incoming.s_id == s_id && incoming.state == IncomingState::Held {
+                incoming.state = IncomingState::Void;
+            }
+        }
+    }
+
+    /// The time of a request is over: the client's, or ours to remember it.
+    pub(crate) fn incoming_timeout(&mut self, index: u32) {
+        let Some(Some(incoming)) = self.incoming.get_mut(index as usize) else {
+            return;
+        };
+        match incoming.state {
+            IncomingState::Held => incoming.state = IncomingState::Void,
+            IncomingState::Rejected => self.incoming[index as usize] = None,
+            IncomingState::Accepting(_) | IncomingState::Void => {}
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! The client's request, until RESP1 decides.
+//!
+//! A host may be several ports (one for each of its programs): all are asked.
+//! The first that accepts is taken, and the others are told that the request is
+//! void. NO_MATCH needs all of them, except those that stay silent: a port whose
+//! consumer thinks about the request answers nothing until it is asked again, so
+//! once another one said NO_MATCH the silent ones are asked at shorter intervals.
+
+use fcvi_frame::connect::{ConnectRequest, NetAddress};
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::flags::connect_request;
+use fcvi_frame::iu::Opcode;
+use fcvi_frame::profile;
+use fcvi_frame::reason::MessageReason;
+
+use crate::closing::Farewell;
+use crate::connect::{ConnectCommand, ConnectError};
+use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
+use crate::counters::Counter;
+use crate::endpoint::{EndpointState, Phase, ViParams};
+use crate::engine::{Engine, ViIndex};
+use crate::host::Host;
+
+/// What a port that was asked said so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Nothing.
+    Silent,
+    /// It holds the request for its consumer.
+    Pending,
+    /// Nobody waits there.
+    NoMatch,
+    /// It went away.
+    Gone,
+}
+
+/// One port that is asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) id: NPortId,
+    pub(super) answer: Answer,
+    /// The open exchange of the last request, if it is unanswered, and its next SEQ_CNT.
+    pub(super) exchange: Option<(u16, u16)>,
+    asked: bool,
+    ask_at_ns: u64,
+}
+
+impl Target {
+    fn is_open(&self) -> bool {
+        matches!(self.answer, Answer::Silent | Answer::Pending)
+    }
+}
+
+/// How long a silent port counts, once another one said NO_MATCH.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Silence {
+    Unlimited,
+    Until(u64),
+    Over,
+}
+
+/// A connection request of ours.
+#[derive(Debug)]
+pub(crate) struct ClientAttempt {
+    pub(super) connection_id: u32,
+    pub(super) first_msg_id: u32,
+    pub(super) targets: Vec<Target>,
+    local: NetAddress,
+    remote: NetAddress,
+    deadline_ns: Option<u64>,
+    silence: Silence,
+}
+
+impl ClientAttempt {
+    /// When it wants to be looked after.
+    pub(super) fn next_attention_ns(&self) -> u64 {
+        let asks = self.targets.iter().filter(|t| t.is_open());
+        let mut at_ns = asks.map(|t| t.ask_at_ns).min().unwrap_or(u64::MAX);
+        if let Silence::Until(end_ns) = self.silence {
+            at_ns = at_ns.min(end_ns);
+        }
+        at_ns.min(self.deadline_ns.unwrap_or(u64::MAX))
+    }
+
+    /// The outcome, if no port is left that could say yes.
+    fn failure(&self) -> Option<ConnectError> {
+        let undecided = |t: &Target| match t.answer {
+            Answer::Pending => true,
+            Answer::Silent => self.silence != Silence::Over,
+            Answer::NoMatch | Answer::Gone => false,
+        };
+        if self.targets.iter().any(undecided) {
+            return None;
+        }
+        let refused = self.targets.iter().any(|t| t.answer == Answer::NoMatch);
+        Some(if refused {
+            ConnectError::NoMatch
+        } else {
+            ConnectError::NotReachable
+        })
+    }
+
+    /// A port said NO_MATCH: from now on the silent ones are asked more often, for a while.
+    fn limit_silence(&mut self, now_ns: u64, silent_port_ns: u64) {
+        if self.silence != Silence::Unlimited {
+            return;
+        }
+        self.silence = Silence::Until(now_ns + silent_port_ns);
+        for target in &mut self.targets {
+            if target.answer == Answer::Silent {
+                target.ask_at_ns = target.ask_at_ns.min(now_ns + silent_port_ns / 4);
+            }
+        }
+    }
+
+    /// When to ask a port again that is asked now.
+    fn ask_again_ns(&self, answer: Answer, silent_port_ns: u64, interval_ns: u64) -> u64 {
+        match self.silence {
+            Silence::Until(_) if answer == Answer::Silent => silent_port_ns / 4,
+            Silence::Unlimited | Silence::Until(_) | Silence::Over => interval_ns,
+        }
+    }
+}
+
+impl Engine {
+    /// Starts a connection request (VIPL 3.3.4); its outcome comes by [`Engine::take_outcome`].
+    ///
+    /// # Errors
+    /// `Invalid`, `InvalidState`, and `NotReachable` if there is no port to ask.
+    pub fn connect<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        command: &ConnectCommand<'_>,
+        host: &mut H,
+    ) -> Result<(), ConnectError> {
+        let ep = self.endpoint(vi).ok_or(ConnectError::Invalid)?;
+        if !matches!(ep.phase, Phase::Idle) {
+            return Err(ConnectError::InvalidState);
+        }
+        if command.targets.is_empty() {
+            return Err(ConnectError::NotReachable);
+        }
+        let handle = self.new_handle(vi, host);
+        self.next_connection_id = self.next_connection_id.wrapping_add(1);
+        let asked = |id: &NPortId| Target {
+            id: *id,
+            answer: Answer::Silent,
+            exchange: None,
+            asked: false,
+            ask_at_ns: now_ns,
+        };
+        let attempt = ClientAttempt {
+            connection_id: self.next_connection_id,
+            first_msg_id: host.random(),
+            targets: command.targets.iter().map(asked).collect(),
+            local: command.local,
+            remote: command.remote,
+            deadline_ns: command.timeout_ns.map(|t| now_ns.saturating_add(t)),
+            silence: Silence::Unlimited,
+        };
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.handle = handle;
+            ep.outcome = None;
+            ep.phase = Phase::Requesting(Box::new(attempt));
+        }
+        host.set_state(vi, EndpointState::ConnectPending);
+        self.ask_targets(now_ns, vi, host);
+        self.arm_connect_timer(vi);
+        Ok(())
+    }
+
+    /// Asks every port whose time has come and that did not refuse.
+    fn ask_targets<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        let (params, handle) = (ep.params, ep.handle);
+        // The attempt is out of its place while it is worked on.
+        let Phase::Requesting(mut attempt) = core::mem::replace(&mut ep.phase, Phase::Idle) else {
+            return;
+        };
+        let payload = self.request_payload(now_ns, &attempt, handle, &params);
+        for at in 0..attempt.targets.len() {
+            let mut target = attempt.targets[at];
+            if !target.is_open() || target.ask_at_ns > now_ns {
+                continue;
+            }
+            target.ask_at_ns = if self.ask(now_ns, &attempt, &mut target, &payload, host) {
+                let silent_port_ns = self.config.silent_port_ns;
+                let interval_ns = self.retry_interval_ns();
+                now_ns + attempt.ask_again_ns(target.answer, silent_port_ns, interval_ns)
+            } else {
+                now_ns + NO_ROOM_RETRY_NS
+            };
+            attempt.targets[at] = target;
+        }
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.phase = Phase::Requesting(attempt);
+        }
+    }
+
+    fn request_payload(
+        &self,
+        now_ns: u64,
+        attempt: &ClientAttempt,
+        handle: u32,
+        params: &ViParams,
+    ) -> [u8; ConnectRequest::BYTES] {
+        let left_ms = |at_ns: u64| {
+            let left = at_ns.saturating_sub(now_ns).div_ceil(1_000_000);
+            u32::try_from(left).unwrap_or(u32::MAX)
+        };
+        let mut payload = [0; ConnectRequest::BYTES];
+        ConnectRequest {
+            vi_handle: handle,
+            timeout_ms: attempt.deadline_ns.map_or(u32::MAX, left_ms),
+            local: attempt.local,
+            remote: attempt.remote,
+            attributes: self.attributes_of(params),
+        }
+        .emit(&mut payload);
+        payload
+    }
+
+    /// Sends the request to one port, on a new exchange. False if there was no room.
+    fn ask<H: Host>(
+        &mut self,
+        now_ns: u64,
+        attempt: &ClientAttempt,
+        target: &mut Target,
+        payload: &[u8],
+        host: &mut H,
+    ) -> bool {
+        let Some(exchange) = self.exchanges.open_control(now_ns) else {
+            self.counters.count(Counter::ControlNoRoom);
+            return false;
+        };
+        let at = Sequence::first_of(exchange);
+        let flags = if target.asked {
+            connect_request::RETRY
+        } else {
+            0
+        };
+        let iu = ConnectionIu {
+            to: target.id,
+            at,
+            opcode: Opcode::ConnectRequest,
+            f_ctl: profile::F_CTL_REQUEST,
+            handle: profile::HANDLE_NONE,
+            flags,
+            msg_id: attempt.first_msg_id,
+            parameter: 0,
+            connection_id: attempt.connection_id,
+        };
+        if !self.send_connection_iu(&iu, payload, host) {
+            self.exchanges.close(at.ox_id, at.seq_cnt);
+            return false;
+        }
+        if let Some((ox_id, seq_cnt)) = target.exchange.replace((at.ox_id, at.next_seq_cnt())) {
+            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+        }
+        if target.asked {
+            self.counters.count(Counter::Retries);
+        }
+        target.asked = true;
+        true
+    }
+
+    pub(super) fn request_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+        let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
+            return;
+        };
+        if attempt.deadline_ns.is_some_and(|at| at <= now_ns) {
+            self.fail_request(now_ns, vi, ConnectError::Timeout, host);
+            return;
+        }
+        if matches!(attempt.silence, Silence::Until(end_ns) if end_ns <= now_ns) {
+            attempt.silence = Silence::Over;
+        }
+        if let Some(error) = attempt.failure() {
+            self.fail_request(now_ns, vi, error, host);
+            return;
+        }
+        self.ask_targets(now_ns, vi, host);
+    }
+
+    /// What a port answered; ends the request if nobody is left who could accept it.
+    pub(super) fn note_answer<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        id: NPortId,
+        answer: Answer,
+        host: &mut H,
+    ) {
+        let silent_port_ns = self.config.silent_port_ns;
+        let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
+            return;
+        };
+        for target in attempt.targets.iter_mut().filter(|t| t.id == id) {
+            target.answer = answer;
+        }
+        if answer == Answer::NoMatch {
+            attempt.limit_silence(now_ns, silent_port_ns);
+        }
+        match attempt.failure() {
+            Some(error) => self.fail_request(now_ns, vi, error, host),
+            None => self.arm_connect_timer(vi),
+        }
+    }
+
+    /// Ends a request that got no connection: the VI is Idle again, receives posted on it stay.
+    pub(super) fn fail_request<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        error: ConnectError,
+        host: &mut H,
+    ) {
+        self.cancel_request(now_ns, vi, None, host);
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        ep.phase = Phase::Idle;
+        ep.handle = 0;
+        ep.outcome = Some(Err(error));
+        self.arm_connect_timer(vi);
+        host.set_state(vi, EndpointState::Idle);
+        host.control_event();
+    }
+
+    /// Tells every port that may hold our request, except `keep`, that it is void.
+    pub(crate) fn cancel_request<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        keep: Option<NPortId>,
+        host: &mut H,
+    ) {
+        let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
+            return;
+        };
+        let connection_id = attempt.connection_id;
+        for target in core::mem::take(&mut attempt.targets) {
+            if let Some((ox_id, seq_cnt)) = target.exchange {
+                self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+            }
+            if Some(target.id) != keep && target.asked && target.is_open() {
+                let farewell = Farewell {
+                    peer: target.id,
+                    peer_handle: profile::HANDLE_NONE,
+                    connection_id,
+                    reason: MessageReason::Disconnected,
+                    error: false,
+                };
+                self.close_connection(now_ns, farewell, host);
+            }
+        }
+    }
+
+    /// A station went: requests to it will not be answered.
+    pub(crate) fn targets_gone<H: Host>(&mut self, now_ns: u64, id: NPortId, host: &mut H) {
+        for slot in 0..self.endpoints.len() {
+            let vi = ViIndex(slot as u32);
+            let asked = self.endpoint(vi).is_some_and(|ep| match &ep.phase {
+                Phase::Requesting(attempt) => attempt.targets.iter().any(|t| t.id == id),
+                Phase::Idle
+                | Phase::AwaitResponse3(_)
+                | Phase::AwaitResponse2(_)
+                | Phase::Connected
+                | Phase::Error => false,
+            });
+            if asked {
+                self.note_answer(now_ns, vi, id, Answer::Gone, host);
+            }
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! The frames of the connection IUs: written in one place, and checked as far as
+//! that needs no state. Each of these IUs is a single-frame sequence.
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::ethernet::MacAddress;
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RX_ID_UNASSIGNED};
+use fcvi_frame::fcoe::{Eof, Sof};
+use fcvi_frame::frame::{FrameHeader, FrameView, IuView};
+use fcvi_frame::iu::Opcode;
+use fcvi_frame::profile;
+
+use crate::counters::Counter;
+use crate::engine::Engine;
+use crate::exchange::Exchange;
+use crate::host::{Host, Transmit};
+
+/// After this long an IU is tried again for which the port or the OX_IDs had no room.
+pub(crate) const NO_ROOM_RETRY_NS: u64 = 1_000_000;
+
+/// Where in an exchange a single-frame sequence stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sequence {
+    pub(crate) ox_id: u16,
+    pub(crate) rx_id: u16,
+    pub(crate) seq_id: u8,
+    pub(crate) seq_cnt: u16,
+}
+
+impl Sequence {
+    /// The first sequence of an exchange of ours.
+    pub(crate) fn first_of(exchange: Exchange) -> Self {
+        Self {
+            ox_id: exchange.ox_id,
+            rx_id: RX_ID_UNASSIGNED,
+            seq_id: exchange.seq_id,
+            seq_cnt: exchange.seq_cnt,
+        }
+    }
+
+    /// The sequence that answers this frame.
+    pub(crate) fn answering(fc: &FcHeader) -> Self {
+        let rx_id = match fc.rx_id {
+            RX_ID_UNASSIGNED => fc.ox_id,
+            assigned => assigned,
+        };
+        Self {
+            ox_id: fc.ox_id,
+            rx_id,
+            seq_id: fc.seq_id.wrapping_add(1),
+            seq_cnt: fc.seq_cnt.wrapping_add(1),
+        }
+    }
+
+    /// SEQ_CNT of what comes after it.
+    pub(crate) fn next_seq_cnt(self) -> u16 {
+        self.seq_cnt.wrapping_add(1)
+    }
+}
+
+/// What a connection IU to be sent says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionIu {
+    pub(crate) to: NPortId,
+    pub(crate) at: Sequence,
+    pub(crate) opcode: Opcode,
+    pub(crate) f_ctl: FCtl,
+    pub(crate) handle: u32,
+    pub(crate) flags: u8,
+    pub(crate) msg_id: u32,
+    pub(crate) parameter: u32,
+    pub(crate) connection_id: u32,
+}
+
+impl Engine {
+    /// Sends a connection IU. False if there was no room for it: whoever has a timer repeats it.
+    pub(crate) fn send_connection_iu<H: Host>(
+        &mut self,
+        iu: &ConnectionIu,
+        payload: &[u8],
+        host: &mut H,
+    ) -> bool {
+        let header = FrameHeader {
+            dst: MacAddress::vn2vn(iu.to),
+            src: self.mac,
+            sof: Sof::I3,
+            fc: FcHeader {
+                r_ctl: iu.opcode.r_ctl(),
+                d_id: iu.to,
+                cs_ctl: profile::CS_CTL,
+                s_id: self.config.n_port_id,
+                fc_type: FcType::Vi,
+                f_ctl: iu.f_ctl,
+                seq_id: iu.at.seq_id,
+                df_ctl: profile::df_ctl(iu.opcode.header_bytes()),
+                seq_cnt: iu.at.seq_cnt,
+                ox_id: iu.at.ox_id,
+                rx_id: iu.at.rx_id,
+                parameter: 0,
+            },
+            device: Some(DeviceHeader {
+                handle: iu.handle,
+                opcode: iu.opcode,
+                flags: iu.flags,
+                msg_id: iu.msg_id,
+                parameter: iu.parameter,
+                rmt_va: 0,
+                rmt_va_handle: 0,
+                tot_len: iu.connection_id,
+            }),
+        };
+        let sent = host.transmit_control(&header, payload) == Transmit::Sent;
+        if !sent {
+            self.counters.count(Counter::ControlNoRoom);
+        }
+        sent
+    }
+
+    /// Takes a received connection IU to its procedure.
+    pub(crate) fn handle_connection_iu<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        if !well_formed(frame, iu.header.opcode) {
+            self.counters.count(Counter::DropBadIu);
+            return;
+        }
+        match iu.header.opcode {
+            Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, host),
+            Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, host),
+            Opcode::ConnectResponse2 => self.handle_response2(now_ns, frame, iu, host),
+            Opcode::ConnectResponse3 => self.handle_response3(now_ns, frame, iu, host),
+            Opcode::DisconnectRequest => self.handle_disconnect_request(now_ns, frame, iu, host),
+            Opcode::DisconnectResponse => self.handle_disconnect_response(now_ns, frame, iu),
+            Opcode::SendRequest
+            | Opcode::SendResponse
+            | Opcode::WriteRequest
+            | Opcode::WriteResponse
+            | Opcode::ReadRequest
+            | Opcode::ReadResponse => self.counters.count(Counter::DropUnsupportedIu),
+        }
+    }
+}
+
+/// A whole sequence in one frame, from the side of the exchange that sends this IU.
+fn well_formed(frame: &FrameView<'_>, opcode: Opcode) -> bool {
+    let from_responder = matches!(
+        opcode,
+        Opcode::ConnectResponse1 | Opcode::ConnectResponse3 | Opcode::DisconnectResponse
+    );
+    let f_ctl = frame.fc.f_ctl;
+    frame.sof == Sof::I3
+        && frame.eof == Eof::T
+        && f_ctl.contains(FCtl::END_SEQUENCE)
+        && f_ctl.contains(FCtl::EXCHANGE_RESPONDER) == from_responder
+}

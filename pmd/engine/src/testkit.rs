@@ -1,0 +1,13 @@
+//! Engines joined by a simulated wire, with a model of everything they ask for.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | [`rng`] | numbers from a seed |
+//! | [`host`] | queues, memory and a log of everything a consumer would see |
+//! | [`wire`] | frames on their way: lost, doubled, damaged, late |
+//! | [`net`] | engines, hosts and wire under one injected clock |
+
+pub(crate) mod host;
+pub(crate) mod net;
+pub(crate) mod rng;
+pub(crate) mod wire;

@@ -1,0 +1,300 @@
+//! A model of queues, memory and port, which checks what the engine does with them.
+
+use std::collections::{HashMap, VecDeque};
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
+
+use super::rng::Rng;
+use crate::{
+    AsyncError, Claim, Completion, EndpointState, Host, SendWork, Status, Transmit, ViIndex,
+};
+
+/// What a consumer sees of a VI, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    State(EndpointState),
+    Sent(u64, Status, u32),
+    Received(Received),
+    Async(AsyncError),
+}
+
+/// A completed receive descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) id: u64,
+    pub(crate) status: Status,
+    pub(crate) length_bytes: u32,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) remote_write: bool,
+    pub(crate) data: Vec<u8>,
+}
+
+/// A descriptor on a send queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Send {
+    pub(crate) id: u64,
+    pub(crate) data: Vec<u8>,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) remote: Option<(u64, u32)>,
+    pub(crate) fence: bool,
+    pub(crate) fault: Status,
+    /// Its memory is gone from this byte on.
+    pub(crate) gone_from: Option<u32>,
+}
+
+/// A descriptor on a receive queue.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Receive {
+    pub(crate) id: u64,
+    pub(crate) capacity_bytes: u32,
+    pub(crate) fault: Status,
+    pub(crate) gone_from: Option<u32>,
+    pub(crate) data: Vec<u8>,
+    pub(crate) claimed: bool,
+}
+
+/// The queues of one VI.
+#[derive(Debug, Default)]
+pub(crate) struct Queues {
+    pub(crate) sends: VecDeque<Send>,
+    pub(crate) receives: VecDeque<Receive>,
+    pub(crate) log: Vec<Event>,
+    pub(crate) next_send_id: u64,
+    pub(crate) next_receive_id: u64,
+}
+
+/// Registered memory that peers may write.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) base: u64,
+    pub(crate) bytes: Vec<u8>,
+    /// A write to a byte from here on is refused although it was announced.
+    pub(crate) gone_from: u64,
+}
+
+/// The model.
+pub(crate) struct TestHost {
+    pub(crate) vis: HashMap<ViIndex, Queues>,
+    pub(crate) regions: HashMap<u32, Region>,
+    /// Frames given to the port.
+    pub(crate) out: VecDeque<Vec<u8>>,
+    /// Frames that the port still takes.
+    pub(crate) room: usize,
+    pub(crate) control_events: u64,
+    rng: Rng,
+}
+
+impl TestHost {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            vis: HashMap::new(),
+            regions: HashMap::new(),
+            out: VecDeque::new(),
+            room: usize::MAX,
+            control_events: 0,
+            rng: Rng::new(seed),
+        }
+    }
+
+    pub(crate) fn vi(&mut self, vi: ViIndex) -> &mut Queues {
+        self.vis.entry(vi).or_default()
+    }
+
+    pub(crate) fn post_send(&mut self, vi: ViIndex, send: Send) -> u64 {
+        let queues = self.vi(vi);
+        let id = queues.next_send_id;
+        queues.next_send_id += 1;
+        queues.sends.push_back(Send { id, ..send });
+        id
+    }
+
+    pub(crate) fn post_receive(&mut self, vi: ViIndex, receive: Receive) -> u64 {
+        let queues = self.vi(vi);
+        let id = queues.next_receive_id;
+        queues.next_receive_id += 1;
+        queues.receives.push_back(Receive { id, ..receive });
+        id
+    }
+
+    pub(crate) fn register(&mut self, handle: u32, base: u64, len: usize) {
+        let region = Region {
+            base,
+            bytes: vec![0; len],
+            gone_from: u64::MAX,
+        };
+        self.regions.insert(handle, region);
+    }
+
+    fn push_frame(&mut self, frame: Vec<u8>) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        if self.room != usize::MAX {
+            self.room -= 1;
+        }
+        self.out.push_back(frame);
+        Transmit::Sent
+    }
+}
+
+impl Host for TestHost {
+    fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
+        let send = self.vi(vi).sends.front()?;
+        Some(SendWork {
+            length_bytes: send.data.len() as u32,
+            immediate: send.immediate,
+            remote: send.remote,
+            fence: send.fence,
+            fault: send.fault,
+        })
+    }
+
+    fn complete_send(&mut self, vi: ViIndex, status: Status, length_bytes: u32) {
+        let queues = self.vi(vi);
+        let send = queues.sends.pop_front().expect("a send to complete");
+        queues.log.push(Event::Sent(send.id, status, length_bytes));
+    }
+
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let send = self.vi(vi).sends.front().expect("a send to transmit");
+        let from = per_frame.relative_offset;
+        let to = from + payload_bytes;
+        if send.gone_from.is_some_and(|gone| to > gone) {
+            return Transmit::Fault;
+        }
+        let payload = send.data[from as usize..to as usize].to_vec();
+        assert_eq!(last, to as usize == send.data.len());
+        let padded = payload.len().next_multiple_of(4);
+        let bytes = template.bytes() + padded + FCOE_TRAILER_BYTES;
+        let mut frame = vec![0; bytes];
+        let at = template.emit(per_frame, &mut frame).expect("room");
+        frame[at..at + payload.len()].copy_from_slice(&payload);
+        seal(&mut frame, bytes, if last { Eof::T } else { Eof::N }).expect("a legal length");
+        self.push_frame(frame)
+    }
+
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
+        let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
+        let mut frame = vec![0; bytes];
+        let at = header.emit(&mut frame).expect("room");
+        frame[at..at + payload.len()].copy_from_slice(payload);
+        seal(&mut frame, bytes, Eof::T).expect("a legal length");
+        self.push_frame(frame)
+    }
+
+    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
+        let Some(receive) = self.vi(vi).receives.front_mut() else {
+            return Claim::Empty;
+        };
+        assert!(!receive.claimed, "two messages for one descriptor");
+        receive.claimed = true;
+        if receive.fault.is_ok() {
+            Claim::Ready {
+                capacity_bytes: receive.capacity_bytes,
+            }
+        } else {
+            Claim::Fault(receive.fault)
+        }
+    }
+
+    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool {
+        let receive = self.vi(vi).receives.front_mut().expect("a claimed receive");
+        assert!(receive.claimed);
+        assert_eq!(receive.data.len(), offset_bytes as usize, "in order");
+        let end = offset_bytes as usize + payload.len();
+        assert!(end <= receive.capacity_bytes as usize, "inside");
+        if receive.gone_from.is_some_and(|gone| end > gone as usize) {
+            return false;
+        }
+        receive.data.extend_from_slice(payload);
+        true
+    }
+
+    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
+        let queues = self.vi(vi);
+        let receive = queues.receives.pop_front().expect("a receive to complete");
+        assert!(receive.claimed, "only what was claimed is completed");
+        queues.log.push(Event::Received(Received {
+            id: receive.id,
+            status: completion.status,
+            length_bytes: completion.length_bytes,
+            immediate: completion.immediate,
+            remote_write: completion.remote_write,
+            data: receive.data,
+        }));
+    }
+
+    fn check_rdma_write(&mut self, _vi: ViIndex, target: &DeviceHeader) -> bool {
+        self.regions
+            .get(&target.rmt_va_handle)
+            .is_some_and(|region| {
+                let end = u128::from(target.rmt_va) + u128::from(target.tot_len);
+                target.rmt_va >= region.base
+                    && end <= u128::from(region.base) + region.bytes.len() as u128
+            })
+    }
+
+    fn place_rdma_write(
+        &mut self,
+        _vi: ViIndex,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let region = self.regions.get_mut(&handle).expect("a checked target");
+        let from = (address - region.base) as usize + offset_bytes as usize;
+        if (from + payload.len()) as u64 > region.gone_from {
+            return false;
+        }
+        region.bytes[from..from + payload.len()].copy_from_slice(payload);
+        true
+    }
+
+    fn flush_sends(&mut self, vi: ViIndex) {
+        while !self.vi(vi).sends.is_empty() {
+            self.complete_send(vi, Status::FLUSHED, 0);
+        }
+    }
+
+    fn flush_receives(&mut self, vi: ViIndex) {
+        let queues = self.vi(vi);
+        for receive in core::mem::take(&mut queues.receives) {
+            queues.log.push(Event::Received(Received {
+                id: receive.id,
+                status: Status::FLUSHED,
+                length_bytes: 0,
+                immediate: None,
+                remote_write: false,
+                data: receive.data,
+            }));
+        }
+    }
+
+    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
+        self.vi(vi).log.push(Event::State(state));
+    }
+
+    fn report(&mut self, vi: ViIndex, error: AsyncError) {
+        self.vi(vi).log.push(Event::Async(error));
+    }
+
+    fn control_event(&mut self) {
+        self.control_events += 1;
+    }
+
+    fn random(&mut self) -> u32 {
+        self.rng.next() as u32
+    }
+}

@@ -1,0 +1,410 @@
+//! Engines, hosts and wire under one injected clock.
+
+use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
+use fcvi_frame::ethernet::MacAddress;
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::iu::Opcode;
+
+use super::host::{Event, Receive, Received, Send, TestHost};
+use super::wire::{Sent, Wire};
+use crate::{
+    AsyncError, ConnId, ConnectCommand, ConnectError, Counter, EndpointState, Engine, EngineConfig,
+    Indication, Level, RemoteVi, Status, ViIndex, ViParams,
+};
+
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const S: u64 = 1_000 * MS;
+/// The usual roles of the first two nodes.
+pub(crate) const CLIENT: usize = 0;
+pub(crate) const SERVER: usize = 1;
+
+/// One N_Port.
+pub(crate) struct Node {
+    pub(crate) engine: Engine,
+    pub(crate) host: TestHost,
+    pub(crate) id: NPortId,
+}
+
+/// N_Ports on one wire.
+pub(crate) struct Net {
+    pub(crate) now_ns: u64,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) wire: Wire,
+}
+
+/// VI attributes that the tests use if they do not care.
+pub(crate) fn params(level: Level) -> ViParams {
+    ViParams {
+        level,
+        max_transfer_bytes: 1 << 20,
+        rdma_write: true,
+        rdma_read: false,
+    }
+}
+
+pub(crate) fn discriminator(name: &str) -> Discriminator {
+    Discriminator::new(name.as_bytes()).expect("a short name")
+}
+
+pub(crate) fn config(node: usize) -> EngineConfig {
+    let id = NPortId::new(0x0101 + node as u32).expect("24 bits");
+    let host = HostAddress::from_ipv4([10, 0, 0, node as u8 + 1]);
+    let mut config = EngineConfig::new(id, host);
+    config.port_name = 0x2000_0000_0000_0000 + node as u64;
+    config.max_vi = 64;
+    config.max_incoming = 8;
+    config.max_closing = 16;
+    config
+}
+
+impl Net {
+    pub(crate) fn new(configs: Vec<EngineConfig>, seed: u64) -> Self {
+        let node = |(at, config): (usize, EngineConfig)| Node {
+            id: config.n_port_id,
+            engine: Engine::new(config, seed.wrapping_mul(0x9E37_79B9 + at as u64)),
+            host: TestHost::new(seed ^ (at as u64 + 1)),
+        };
+        Self {
+            now_ns: 5 * S,
+            nodes: configs.into_iter().enumerate().map(node).collect(),
+            wire: Wire::new(seed),
+        }
+    }
+
+    /// Two N_Ports.
+    pub(crate) fn pair() -> Self {
+        Self::new(vec![config(CLIENT), config(SERVER)], 1)
+    }
+
+    /// Two N_Ports with a VI each, connected, and their logs empty.
+    pub(crate) fn connected(level: Level) -> (Self, ViIndex, ViIndex) {
+        let mut net = Self::pair();
+        let (a, b) = net.join(level);
+        net.clear_logs();
+        net.wire.trace.clear();
+        (net, a, b)
+    }
+
+    /// A VI each for the first two nodes, connected.
+    pub(crate) fn join(&mut self, level: Level) -> (ViIndex, ViIndex) {
+        let a = self.create(CLIENT, params(level));
+        let b = self.create(SERVER, params(level));
+        self.connect(a, b);
+        (a, b)
+    }
+
+    /// Connects VIs of the first two nodes; both must succeed.
+    pub(crate) fn connect(&mut self, a: ViIndex, b: ViIndex) {
+        let listener = self.listen(SERVER, "x");
+        self.request(CLIENT, a, "x", &[SERVER], None);
+        self.settle();
+        let conn = self.indication(SERVER, listener).expect("a request").conn;
+        self.accept(SERVER, conn, b).expect("matching attributes");
+        self.settle();
+        assert!(matches!(self.outcome(CLIENT, a), Some(Ok(_))));
+        assert!(matches!(self.outcome(SERVER, b), Some(Ok(_))));
+    }
+
+    pub(crate) fn create(&mut self, node: usize, params: ViParams) -> ViIndex {
+        self.nodes[node]
+            .engine
+            .create_vi(params)
+            .expect("a free place")
+    }
+
+    pub(crate) fn listen(&mut self, node: usize, name: &str) -> u64 {
+        self.nodes[node].engine.listen(discriminator(name))
+    }
+
+    pub(crate) fn indication(&mut self, node: usize, listener: u64) -> Option<Indication> {
+        self.nodes[node].engine.take_indication(listener)
+    }
+
+    /// Asks nodes, all of them ports of the host of the first one.
+    pub(crate) fn request(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        name: &str,
+        targets: &[usize],
+        timeout_ns: Option<u64>,
+    ) {
+        let outcome = self.try_request(node, vi, name, targets, timeout_ns);
+        outcome.expect("an Idle VI");
+    }
+
+    pub(crate) fn try_request(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        name: &str,
+        targets: &[usize],
+        timeout_ns: Option<u64>,
+    ) -> Result<(), ConnectError> {
+        let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
+        let host_of = |node: &Node| node.engine.config().host;
+        let command = ConnectCommand {
+            local: NetAddress {
+                host: host_of(&self.nodes[node]),
+                discriminator: discriminator("client"),
+            },
+            remote: NetAddress {
+                host: host_of(&self.nodes[targets.first().copied().unwrap_or(node)]),
+                discriminator: discriminator(name),
+            },
+            targets: &ids,
+            timeout_ns,
+        };
+        let now_ns = self.now_ns;
+        self.act(node, |engine, host| {
+            engine.connect(now_ns, vi, &command, host)
+        })
+    }
+
+    pub(crate) fn accept(
+        &mut self,
+        node: usize,
+        conn: ConnId,
+        vi: ViIndex,
+    ) -> Result<(), ConnectError> {
+        let now_ns = self.now_ns;
+        self.act(node, |engine, host| engine.accept(now_ns, conn, vi, host))
+    }
+
+    pub(crate) fn reject(&mut self, node: usize, conn: ConnId) -> Result<(), ConnectError> {
+        let now_ns = self.now_ns;
+        self.act(node, |engine, host| engine.reject(now_ns, conn, host))
+    }
+
+    pub(crate) fn disconnect(&mut self, node: usize, vi: ViIndex) {
+        let now_ns = self.now_ns;
+        self.act(node, |engine, host| engine.disconnect(now_ns, vi, host));
+    }
+
+    pub(crate) fn peer_lost(&mut self, node: usize, peer: usize) {
+        let (now_ns, id) = (self.now_ns, self.nodes[peer].id);
+        self.act(node, |engine, host| engine.peer_lost(now_ns, id, host));
+    }
+
+    pub(crate) fn outcome(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+    ) -> Option<Result<RemoteVi, ConnectError>> {
+        self.nodes[node].engine.take_outcome(vi)
+    }
+
+    /// The error that a connection call ended with.
+    pub(crate) fn error(&mut self, node: usize, vi: ViIndex) -> Option<ConnectError> {
+        self.outcome(node, vi)?.err()
+    }
+
+    pub(crate) fn state(&self, node: usize, vi: ViIndex) -> EndpointState {
+        self.nodes[node].engine.state(vi).expect("a VI")
+    }
+
+    pub(crate) fn count(&self, node: usize, counter: Counter) -> u64 {
+        self.nodes[node].engine.counters().get(counter)
+    }
+
+    pub(crate) fn post_receive(&mut self, node: usize, vi: ViIndex, capacity_bytes: u32) -> u64 {
+        let receive = Receive {
+            capacity_bytes,
+            ..Receive::default()
+        };
+        self.nodes[node].host.post_receive(vi, receive)
+    }
+
+    pub(crate) fn post_send(&mut self, node: usize, vi: ViIndex, data: &[u8]) -> u64 {
+        let send = Send {
+            data: data.to_vec(),
+            ..Send::default()
+        };
+        self.post(node, vi, send)
+    }
+
+    pub(crate) fn post(&mut self, node: usize, vi: ViIndex, send: Send) -> u64 {
+        let id = self.nodes[node].host.post_send(vi, send);
+        self.pump(node);
+        id
+    }
+
+    /// A verb of the engine, and what it sends goes to the wire.
+    pub(crate) fn act<T>(
+        &mut self,
+        node: usize,
+        verb: impl FnOnce(&mut Engine, &mut TestHost) -> T,
+    ) -> T {
+        let Node { engine, host, .. } = &mut self.nodes[node];
+        let result = verb(engine, host);
+        self.collect(node);
+        self.check_bounds(node);
+        result
+    }
+
+    fn collect(&mut self, node: usize) {
+        while let Some(bytes) = self.nodes[node].host.out.pop_front() {
+            let dst = MacAddress(bytes[..6].try_into().expect("6 bytes"));
+            let to = self
+                .nodes
+                .iter()
+                .position(|n| MacAddress::vn2vn(n.id) == dst);
+            if let Some(to) = to {
+                self.wire.send(self.now_ns, node, to, bytes);
+            }
+        }
+    }
+
+    /// Sends what is posted, as far as the port takes it.
+    pub(crate) fn pump(&mut self, node: usize) {
+        let now_ns = self.now_ns;
+        let Node { engine, host, .. } = &mut self.nodes[node];
+        let mut posted: Vec<ViIndex> = host
+            .vis
+            .iter()
+            .filter(|(_, q)| !q.sends.is_empty())
+            .map(|(vi, _)| *vi)
+            .collect();
+        posted.sort();
+        for vi in posted {
+            while engine.pump(now_ns, vi, 16, host) == crate::Pumped::More {}
+        }
+        self.collect(node);
+        self.check_bounds(node);
+    }
+
+    /// Every table stays within its limit, always.
+    fn check_bounds(&self, node: usize) {
+        let engine = &self.nodes[node].engine;
+        let config = engine.config();
+        assert!(engine.incoming.len() <= config.max_incoming as usize);
+        assert!(engine.closing.len() <= config.max_closing as usize);
+        assert!(engine.peers.len() <= config.max_vi as usize);
+        let keys = 1 + 2 * config.max_vi + config.max_incoming + config.max_closing;
+        assert!(engine.timers.len() <= keys as usize);
+    }
+
+    /// Lets time pass: frames arrive, timers fire.
+    pub(crate) fn advance(&mut self, duration_ns: u64) {
+        let end_ns = self.now_ns + duration_ns;
+        loop {
+            let timers = self.nodes.iter().filter_map(|n| n.engine.poll_timeout());
+            let next = timers.chain(self.wire.next_ns()).min();
+            match next {
+                Some(at) if at <= end_ns => self.now_ns = self.now_ns.max(at),
+                _ => break,
+            }
+            self.step();
+        }
+        self.now_ns = end_ns;
+    }
+
+    fn step(&mut self) {
+        let now_ns = self.now_ns;
+        while let Some((to, bytes)) = self.wire.arrived(now_ns) {
+            self.act(to, |engine, host| engine.handle_frame(now_ns, &bytes, host));
+        }
+        for node in 0..self.nodes.len() {
+            let due = self.nodes[node].engine.poll_timeout();
+            if due.is_some_and(|at| at <= now_ns) {
+                self.act(
+                    node,
+                    |engine, host| {
+                        while engine.handle_timeout(now_ns, 8, host) {}
+                    },
+                );
+                let next = self.nodes[node].engine.poll_timeout();
+                assert!(next.is_none_or(|at| at > now_ns), "a timer spins");
+            }
+            self.pump(node);
+        }
+    }
+
+    /// Lets everything arrive that is on its way; no procedure repeats anything meanwhile.
+    pub(crate) fn settle(&mut self) {
+        self.advance(MS / 2);
+    }
+
+    /// What the consumer saw of a VI since the last time.
+    pub(crate) fn log(&mut self, node: usize, vi: ViIndex) -> Vec<Event> {
+        core::mem::take(&mut self.nodes[node].host.vi(vi).log)
+    }
+
+    pub(crate) fn clear_logs(&mut self) {
+        for node in &mut self.nodes {
+            for queues in node.host.vis.values_mut() {
+                queues.log.clear();
+            }
+        }
+    }
+
+    /// The IUs on the wire since the trace was cleared, with their senders.
+    pub(crate) fn ius(&self) -> Vec<(usize, Opcode)> {
+        let iu = |s: &Sent| s.opcode.map(|opcode| (s.from, opcode));
+        self.wire.trace.iter().filter_map(iu).collect()
+    }
+
+    /// The frames of one IU from one node.
+    pub(crate) fn frames(&self, from: usize, opcode: Opcode) -> Vec<Vec<u8>> {
+        let fits = |s: &&Sent| s.from == from && s.opcode == Some(opcode);
+        let frames = self.wire.trace.iter().filter(fits);
+        frames.map(|s| s.bytes.clone()).collect()
+    }
+
+    /// A frame arrives at a node now.
+    pub(crate) fn inject(&mut self, to: usize, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        self.act(to, |engine, host| engine.handle_frame(now_ns, bytes, host));
+    }
+}
+
+pub(crate) fn sent(id: u64, length_bytes: u32) -> Event {
+    Event::Sent(id, Status::OK, length_bytes)
+}
+
+pub(crate) fn send_failed(id: u64, status: Status) -> Event {
+    Event::Sent(id, status, 0)
+}
+
+pub(crate) fn received(id: u64, data: &[u8]) -> Event {
+    Event::Received(Received {
+        id,
+        status: Status::OK,
+        length_bytes: data.len() as u32,
+        immediate: None,
+        remote_write: false,
+        data: data.to_vec(),
+    })
+}
+
+/// Completed in error; whatever was placed does not count.
+pub(crate) fn receive_failed(id: u64, status: Status) -> Event {
+    Event::Received(Received {
+        id,
+        status,
+        length_bytes: 0,
+        immediate: None,
+        remote_write: false,
+        data: Vec::new(),
+    })
+}
+
+/// Logs without the bytes of receives that failed.
+pub(crate) fn without_partial_data(log: Vec<Event>) -> Vec<Event> {
+    let clean = |event| match event {
+        Event::Received(received) if !received.status.is_ok() => Event::Received(Received {
+            data: Vec::new(),
+            ..received
+        }),
+        other => other,
+    };
+    log.into_iter().map(clean).collect()
+}
+
+/// What a consumer sees of a break on a VI whose queues are empty.
+pub(crate) fn broken() -> Vec<Event> {
+    vec![
+        Event::State(EndpointState::Error),
+        Event::Async(AsyncError::ConnectionLost),
+    ]
+}

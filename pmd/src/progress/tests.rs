@@ -1,0 +1,127 @@
+use vi_engine::ViIndex;
+
+use super::*;
+
+/// A NIC on a segment of its own whose thread only looks, as this test plays its part.
+fn device(test: &str) -> (&'static Device, u64) {
+    let config = crate::config::NicConfig {
+        segment: format!("unit-{}-{test}", std::process::id()),
+        takeover_us: 10_000_000,
+        ..crate::config::NicConfig::default()
+    };
+    crate::device::open(&config).unwrap()
+}
+
+fn heard(device: &Device) -> Vec<u32> {
+    let mut heard = Vec::new();
+    let _turn = device.hold();
+    device.doorbells.drain(|vi| heard.push(vi));
+    heard
+}
+
+#[test]
+fn a_doorbell_rung_while_the_thread_goes_to_rest_is_answered() {
+    let (device, instance) = device("rest");
+    {
+        let mut held = device.hold();
+        let poller = held.as_mut().unwrap();
+        let source = poller.path.port.arm();
+        device.rest.resting.store(true, Ordering::Relaxed);
+        sync::heavy_barrier();
+        assert!(
+            !poller.long_turn(&device.doorbells),
+            "nothing is to be done"
+        );
+        // The bell rings after the last look at it, and cannot take the turn.
+        let ringer = std::thread::spawn(|| device.ring(ViIndex(3)));
+        poller.armed = Some(source.clone());
+        drop(held);
+        // The source wakes before the time is up, since someone roused it.
+        let begun = Instant::now();
+        device.rest.sleep_on(&source, Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        ringer.join().unwrap();
+    }
+    assert!(!device.rest.resting.load(Ordering::Relaxed));
+    assert!(device.hold().as_ref().unwrap().armed.is_none());
+    assert_eq!(heard(device), [], "drained by who rang it");
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn a_doorbell_rung_while_somebody_polls_waits_for_the_next_turn() {
+    let (device, instance) = device("busy");
+    device.ring(ViIndex(3));
+    assert_eq!(heard(device), [3]);
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn a_thread_that_polls_sends_the_resting_one_back() {
+    let (device, instance) = device("leave");
+    let source = {
+        let mut held = device.hold();
+        let poller = held.as_mut().unwrap();
+        let source = poller.path.port.arm();
+        device.rest.resting.store(true, Ordering::Relaxed);
+        poller.armed = Some(source.clone());
+        source
+    };
+    device.poll();
+    let begun = Instant::now();
+    device.rest.sleep_on(&source, Duration::from_secs(20));
+    assert!(
+        begun.elapsed() < Duration::from_secs(10),
+        "roused before it slept"
+    );
+    assert!(!device.rest.resting.load(Ordering::Relaxed));
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn what_waits_for_room_is_tried_again_after_a_part_of_the_time_it_waited() {
+    let (device, instance) = device("room");
+    {
+        let mut held = device.hold();
+        let poller = held.as_mut().unwrap();
+        assert_eq!(longest_rest(poller, Duration::from_millis(4)), UPKEEP);
+        let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
+        assert!(poller.path.batch.push(mbuf).is_ok());
+        for (idle_us, rest_us) in [(0, 20), (60, 20), (4000, 1000), (1_000_000, 50_000)] {
+            let rest = longest_rest(poller, Duration::from_micros(idle_us));
+            assert_eq!(
+                rest,
+                Duration::from_micros(rest_us),
+                "idle for {idle_us} us"
+            );
+        }
+        let mbuf = poller.path.batch.pop().unwrap();
+        poller.path.port.free(mbuf);
+    }
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn a_wait_finds_what_is_announced_while_it_lies_down() {
+    let (device, instance) = device("wait");
+    for round in 0..200 {
+        let found = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..round * 50 {
+                    core::hint::spin_loop();
+                }
+                let mut held = device.hold();
+                found.store(true, Ordering::Relaxed);
+                let poller = held.as_mut().unwrap();
+                poller.path.completed = true;
+                device.announce(poller);
+            });
+            let look = || found.load(Ordering::Relaxed).then_some(());
+            let limit = Some(Duration::from_secs(20));
+            assert_eq!(wait(device, limit, look), Ok(()), "round {round}");
+        });
+    }
+    assert_eq!(device.sleepers.load(Ordering::SeqCst), 0);
+    assert!(crate::device::close(device, instance));
+}

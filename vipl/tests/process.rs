@@ -1,0 +1,248 @@
+//! Processes that fork, execute another program, exit, and open a NIC a thousand times.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    End, SecondProcess, config, connect, is_child, open, pair, segment, unique_discriminator,
+};
+use vipl::{Nic, RdmaAccess, ViState, VipError, provider as vip};
+
+/// Forks and waits for the end of the child, which is that of `child` if it returns: success if it is true.
+///
+/// Other threads of this process are not in the child: it must not want what they may have, as the test harness's
+/// output.
+fn in_forked_child(child: impl FnOnce() -> bool) {
+    // SAFETY: the child calls the library, which is made for that, the allocator, which is too, and exits.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+        // SAFETY: ends the process, after whatever a program has done at its exit.
+        unsafe { libc::exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for our own child and writes its status.
+    let ended = unsafe { libc::waitpid(pid, &mut status, 0) };
+    assert_eq!(ended, pid);
+    assert!(
+        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+        "the child: {status:#x}"
+    );
+}
+
+/// Messages cross in both directions.
+fn works(client: &End, server: &End) {
+    for (from, to) in [(client, server), (server, client)] {
+        to.vi.post_recv(to.room(8)).unwrap();
+        from.send(from.message(b"unharmed")).ok().unwrap();
+        assert_eq!(to.recv().ok().unwrap().first_bytes(), b"unharmed");
+    }
+    assert!(client.errors.none() && server.errors.none());
+}
+
+#[test]
+fn a_forked_child_that_exits_harms_nobody() {
+    let (client, server) = pair();
+    client.vi.post_recv(client.room(64)).unwrap();
+    in_forked_child(|| true);
+    client.vi.recv_done().unwrap_err();
+    server.send(server.message(b"first")).ok().unwrap();
+    assert_eq!(client.recv().ok().unwrap().first_bytes(), b"first");
+    works(&client, &server);
+}
+
+#[test]
+fn a_forked_child_that_drops_everything_harms_nobody() {
+    let (client, server) = pair();
+    server.vi.post_recv(server.room(8)).unwrap();
+    // Raw twins of what the parent keeps: dropped in the child only.
+    let (nic, ptag, vi) = (&server.nic, &server.ptag, &server.vi);
+    let cq = nic.create_cq(1).unwrap();
+    let memory = nic
+        .create_rdma_region(64, ptag, RdmaAccess::default())
+        .unwrap();
+    in_forked_child(|| {
+        // SAFETY: the child's copies of values that the child never uses or drops again.
+        let nic = unsafe { std::ptr::read(nic) };
+        // SAFETY: as above.
+        let vi = unsafe { std::ptr::read(vi) };
+        // SAFETY: as above.
+        let cq = unsafe { std::ptr::read(&cq) };
+        // SAFETY: as above.
+        let memory = unsafe { std::ptr::read(&memory) };
+        drop((vi, cq, memory, nic));
+        true
+    });
+    client.send(client.message(b"message")).ok().unwrap();
+    assert_eq!(server.recv().ok().unwrap().first_bytes(), b"message");
+    memory.store_u64(0, 1);
+    assert_eq!(cq.done(), Err(VipError::NotDone));
+    works(&client, &server);
+}
+
+#[test]
+fn in_a_forked_child_every_handle_is_stale() {
+    let (client, server) = pair();
+    client.vi.post_recv(client.room(8)).unwrap();
+    let (nic, vi) = (client.nic.handle(), client.vi.handle());
+    let cq = client.nic.create_cq(1).unwrap();
+    let address = client.nic.local_address(&unique_discriminator()).unwrap();
+    let limit = vipl::Timeout::After(Duration::from_millis(10));
+    in_forked_child(|| {
+        let stale = VipError::InvalidParameter;
+        // SAFETY: a stale handle: nothing is touched.
+        let posted = unsafe { vip::post_send(vi, 64 as *mut _, vipl::MemoryHandle(1)) };
+        posted == Err(stale)
+            && vip::recv_done(vi) == Err(stale)
+            && vip::recv_wait(vi, limit) == Err(stale)
+            && vip::query_vi(vi).err() == Some(stale)
+            && vip::disconnect(vi) == Err(stale)
+            && vip::destroy_vi(vi) == Err(stale)
+            && vip::cq_done(cq.handle()) == Err(stale)
+            && vip::destroy_cq(cq.handle()) == Err(stale)
+            && vip::query_nic(nic).err() == Some(stale)
+            && vip::create_ptag(nic).err() == Some(stale)
+            && vip::connect_wait(nic, &address, limit).err() == Some(stale)
+            && vip::close_nic(nic) == Err(stale)
+    });
+    server.send(server.message(b"as usual")).ok().unwrap();
+    assert_eq!(client.recv().ok().unwrap().first_bytes(), b"as usual");
+    assert_eq!(client.vi.state().unwrap(), ViState::Connected);
+    works(&client, &server);
+}
+
+#[test]
+fn a_forked_child_may_open_a_nic_of_its_own() {
+    let server = End::new();
+    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    server.vi.post_recv(server.room(8)).unwrap();
+    // The segment has the parent's number in its name.
+    let same = config(|_| ());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut request = server.nic.connect_wait(&address, common::WAIT).unwrap();
+            request.accept(&server.vi).unwrap();
+            assert_eq!(server.recv().ok().unwrap().first_bytes(), b"children");
+        });
+        in_forked_child(|| {
+            let Ok(nic) = Nic::open_with(&same) else {
+                return false;
+            };
+            let child = End::on(nic, |vi| vi);
+            let own = child.nic.local_address(b"child").unwrap();
+            common::persist(|| child.vi.connect(&own, &address, common::WAIT)).is_ok()
+                && child.send(child.message(b"children")).status.is_ok()
+        });
+    });
+    // The child left; its parent's VI is told so, and goes on with others.
+    assert_eq!(server.errors.next_of(&server.vi), vipl::ErrorCode::ConnLost);
+    server.vi.disconnect().unwrap();
+    let client = End::new();
+    connect(&client, &server);
+    works(&client, &server);
+}
+
+#[test]
+fn a_program_that_is_executed_inherits_nothing() {
+    let (client, server) = pair();
+    works(&client, &server);
+    let listed = std::process::Command::new("ls")
+        .args(["-l", "/proc/self/fd"])
+        .output()
+        .unwrap();
+    let listed = String::from_utf8(listed.stdout).unwrap();
+    assert!(listed.lines().count() >= 3, "{listed}");
+    assert!(
+        !listed.contains(&segment()) && !listed.contains("eventfd"),
+        "{listed}"
+    );
+    works(&client, &server);
+}
+
+/// What this process holds open.
+#[derive(Debug, PartialEq)]
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    mappings: usize,
+}
+
+impl Held {
+    fn now() -> Self {
+        let entries = |path| std::fs::read_dir(path).unwrap().count();
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        Self {
+            descriptors: entries("/proc/self/fd"),
+            threads: entries("/proc/self/task"),
+            // Stacks of threads that ended and arenas of the allocator come and go; what the library maps has a name.
+            mappings: maps
+                .lines()
+                .filter(|line| line.contains("/dev/shm") || line.contains("viaduct"))
+                .count(),
+        }
+    }
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
+}
+
+/// Opens, makes one of each, and closes, with everything left behind or taken down in order.
+fn open_and_close(in_order: bool) {
+    let nic = vip::open_nic_with(&config(|_| ())).unwrap();
+    let ptag = vip::create_ptag(nic).unwrap();
+    let cq = vip::create_cq(nic, 100).unwrap();
+    let vi = vip::create_vi(nic, &common::raw::attributes(Some(ptag)), Some(cq), None).unwrap();
+    let memory = common::raw::Pages::new(1);
+    let region = memory.register(nic, Some(ptag), false).unwrap();
+    vip::error_callback(nic, Some(Box::new(|_| ()))).unwrap();
+    vip::ns_init(nic, None).unwrap();
+    if in_order {
+        vip::ns_shutdown(nic).unwrap();
+        vip::deregister_mem(nic, memory.at(0), region).unwrap();
+        vip::destroy_vi(vi).unwrap();
+        vip::destroy_cq(cq).unwrap();
+        vip::destroy_ptag(nic, ptag).unwrap();
+    }
+    vip::close_nic(nic).unwrap();
+}
+
+#[test]
+fn a_thousand_openings_leave_nothing_behind() {
+    if !is_child() {
+        SecondProcess::start("a_thousand_openings_leave_nothing_behind").join();
+        return;
+    }
+    for round in 0..50 {
+        open_and_close(round % 2 == 0);
+    }
+    let (before, resident) = (Held::now(), resident_kib());
+    for round in 0..1000 {
+        open_and_close(round % 2 == 0);
+    }
+    assert_eq!(Held::now(), before);
+    let grown_kib = resident_kib().saturating_sub(resident);
+    assert!(grown_kib < 2048, "{grown_kib} KiB in a thousand openings");
+    // With another opening the NIC stays up; what is made and closed on it leaves nothing either.
+    let kept = open();
+    open_and_close(false);
+    let (before, resident) = (Held::now(), resident_kib());
+    for round in 0..1000 {
+        open_and_close(round % 2 == 0);
+    }
+    assert_eq!(Held::now(), before);
+    let grown_kib = resident_kib().saturating_sub(resident);
+    assert!(grown_kib < 2048, "{grown_kib} KiB in a thousand openings");
+    drop(kept);
+}

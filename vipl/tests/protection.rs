@@ -1,0 +1,311 @@
+//! What memory a VI may use: tags, leniency, read-only pages, and what must be locked.
+
+mod common;
+
+use common::raw::{Pages, RawEnd, attributes, connect};
+use common::{SecondProcess, config, is_child, open_as, segment};
+use pmd::LockPolicy;
+use pmd::config::{NicConfig, Protection};
+use pmd::descriptor::{DataSegment, status};
+use vipl::{ErrorCode, Nic, VipError, provider as vip};
+
+fn lenient() -> NicConfig {
+    config(|config| config.protection = Protection::Lenient)
+}
+
+fn counter(nic: vipl::NicHandle, name: &str) -> u64 {
+    let counters = vip::counters(nic).unwrap();
+    let found = counters.iter().find(|(known, _)| known == name);
+    found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
+}
+
+#[test]
+fn strict_protection_wants_a_tag_everywhere() {
+    let nic = vip::open_nic_with(&config(|_| ())).unwrap();
+    let untagged = vip::create_vi(nic, &attributes(None), None, None);
+    assert_eq!(untagged, Err(VipError::InvalidPtag));
+    assert_eq!(
+        Pages::new(1).register(nic, None, false),
+        Err(VipError::InvalidPtag)
+    );
+    vip::close_nic(nic).unwrap();
+}
+
+#[test]
+fn a_lenient_vi_without_a_tag_uses_every_region_of_its_process() {
+    let config = lenient();
+    let nic = vip::open_nic_with(&config).unwrap();
+    let tag = vip::create_ptag(nic).unwrap();
+    let (client, server) = (RawEnd::of(nic, None), RawEnd::new(&config));
+    connect(&client, &server);
+    let tagged = Pages::new(1);
+    let handle = tagged.register(nic, Some(tag), false).unwrap();
+    tagged.write(0, b"tagged");
+    // From another opening of the same NIC, with a tag of that one.
+    let of_server = server.segment(0, 6);
+    for (slot, source) in [
+        DataSegment {
+            address: tagged.at(0),
+            handle: handle.0,
+            length: 6,
+        },
+        of_server,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        server.post_recv(slot, &[server.segment(64, 16)]);
+        client.post_send(slot, &[source]);
+        assert_eq!(client.sent() & status::ERROR_MASK, 0);
+        assert_eq!(server.received() & status::ERROR_MASK, 0);
+    }
+    // A handle that names no region is refused all the same.
+    let nowhere = DataSegment {
+        handle: handle.0 ^ 0x0100_0000,
+        ..of_server
+    };
+    client.post_send(2, &[nowhere]);
+    assert_ne!(client.sent() & status::PROTECTION_ERROR, 0);
+    vip::close_nic(nic).unwrap();
+}
+
+#[test]
+fn a_vi_with_a_tag_does_not_use_memory_without_one() {
+    let end = RawEnd::new(&lenient());
+    let peer = RawEnd::new(&lenient());
+    connect(&end, &peer);
+    let untagged = Pages::new(1);
+    let handle = untagged.register(end.nic, None, false).unwrap();
+    let source = DataSegment {
+        address: untagged.at(0),
+        handle: handle.0,
+        length: 1,
+    };
+    end.post_send(0, &[source]);
+    assert_ne!(end.sent() & status::PROTECTION_ERROR, 0);
+    vip::close_nic(end.nic).unwrap();
+}
+
+#[test]
+fn the_environment_makes_protection_lenient() {
+    const VARIABLE: &str = "VIPL_TEST_EXPECTED";
+    if let Ok(expected) = std::env::var(VARIABLE) {
+        let found = match vip::open_nic("VINIC0") {
+            Ok(nic) => match vip::create_vi(nic, &attributes(None), None, None) {
+                Ok(_) => "lenient",
+                Err(VipError::InvalidPtag) => "strict",
+                Err(other) => panic!("{other}"),
+            },
+            Err(error) => {
+                assert_eq!(error, VipError::ErrorResource);
+                let words = vip::last_error().unwrap();
+                assert!(words.contains("VIPL_PROTECTION"), "{words}");
+                "refused"
+            }
+        };
+        assert_eq!(found, expected);
+        return;
+    }
+    let file = std::env::temp_dir().join(format!("viaduct-protection-{}.toml", std::process::id()));
+    std::fs::write(&file, format!("[[nic]]\nsegment = \"{}\"\n", segment())).unwrap();
+    for (value, expected) in [
+        ("lenient", "lenient"),
+        ("strict", "strict"),
+        ("", "strict"),
+        ("generous", "refused"),
+    ] {
+        SecondProcess::start_with("the_environment_makes_protection_lenient", |command| {
+            command
+                .env("VIADUCT_CONFIG", &file)
+                .env("VIPL_PROTECTION", value)
+                .env(VARIABLE, expected);
+        })
+        .join();
+    }
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_receive_into_read_only_pages_is_a_protection_error() {
+    let (client, server) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+    connect(&client, &server);
+    let constant = Pages::new(1);
+    constant.write(0, b"constant");
+    constant.forbid_writing();
+    let handle = constant.register(server.nic, server.ptag, true).unwrap();
+    let target = DataSegment {
+        address: constant.at(0),
+        handle: handle.0,
+        length: 8,
+    };
+    server.post_recv(0, &[target]);
+    client.post_send(0, &[client.segment(0, 8)]);
+    let received = server.received();
+    assert_ne!(received & status::PROTECTION_ERROR, 0, "{received:#x}");
+    assert_eq!(constant.read(0), b'c');
+    // To send from there is allowed.
+    for end in [&client, &server] {
+        vip::disconnect(end.vi).unwrap();
+    }
+    connect(&client, &server);
+    client.post_recv(0, &[client.segment(0, 8)]);
+    server.post_send(1, &[target]);
+    assert_eq!(client.received() & status::ERROR_MASK, 0);
+    assert_eq!(client.memory.read(common::raw::PAGE_BYTES), b'c');
+    vip::close_nic(server.nic).unwrap();
+}
+
+#[test]
+fn an_rdma_write_into_read_only_pages_is_refused() {
+    let (writer, target) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+    let (sender, errors) = std::sync::mpsc::channel();
+    let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
+    vip::error_callback(target.nic, Some(Box::new(report))).unwrap();
+    connect(&writer, &target);
+    let constant = Pages::new(1);
+    constant.forbid_writing();
+    let handle = constant.register(target.nic, target.ptag, true).unwrap();
+    let remote = DataSegment {
+        address: constant.at(0),
+        handle: handle.0,
+        length: 0,
+    };
+    writer.post_write(0, writer.segment(0, 8), remote);
+    let next = || errors.recv_timeout(common::PATIENCE).unwrap();
+    assert_eq!(next(), ErrorCode::RdmawProt);
+    assert_eq!(next(), ErrorCode::ConnLost);
+    assert_eq!(constant.read(0), 0);
+    vip::close_nic(target.nic).unwrap();
+}
+
+#[test]
+fn a_descriptor_in_read_only_pages_cannot_be_posted() {
+    let end = RawEnd::new(&config(|_| ()));
+    let (sender, errors) = std::sync::mpsc::channel();
+    let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
+    vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
+    let constant = Pages::new(1);
+    constant.forbid_writing();
+    let handle = constant.register(end.nic, end.ptag, false).unwrap();
+    let descriptor = constant.at(0) as *mut vipl::RawDescriptor;
+    // SAFETY: mapped, registered memory; it cannot be written, which is what is tested.
+    unsafe { vip::post_recv(end.vi, descriptor, handle) }.unwrap();
+    assert_eq!(
+        errors.recv_timeout(common::PATIENCE).unwrap(),
+        ErrorCode::PostDesc
+    );
+    assert_eq!(vip::query_vi(end.vi).unwrap().state, vipl::ViState::Error);
+    vip::close_nic(end.nic).unwrap();
+}
+
+#[test]
+fn registration_of_what_is_not_mapped_is_refused() {
+    let nic = vip::open_nic_with(&lenient()).unwrap();
+    let gone = Pages::new(2);
+    // SAFETY: the second page of our own mapping.
+    unsafe {
+        libc::munmap(
+            gone.at(common::raw::PAGE_BYTES) as *mut _,
+            common::raw::PAGE_BYTES,
+        )
+    };
+    assert_eq!(
+        gone.register(nic, None, false),
+        Err(VipError::InvalidParameter)
+    );
+    vip::close_nic(nic).unwrap();
+}
+
+/// Takes from this thread what lets root lock any amount of memory, and from the process the right to lock any.
+fn forbid_locking() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    /// `_LINUX_CAPABILITY_VERSION_3` of linux/capability.h: sets of 64 bits in two halves.
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = Header {
+        version: VERSION_3,
+        pid: 0,
+    };
+    let none = [[0u32; 3]; 2];
+    // SAFETY: a header of version 3 and its two sets, of this frame.
+    let failed = unsafe { libc::syscall(libc::SYS_capset, &raw const header, none.as_ptr()) };
+    assert_eq!(failed, 0);
+    let zero = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a limit of this frame is read.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &zero) }, 0);
+}
+
+#[test]
+fn memory_that_cannot_be_locked_is_used_unlocked_or_refused_as_configured() {
+    if !is_child() {
+        SecondProcess::start(
+            "memory_that_cannot_be_locked_is_used_unlocked_or_refused_as_configured",
+        )
+        .join();
+        return;
+    }
+    let lock = |policy| open_as(|config| config.lock_memory = policy);
+    let register = |nic: &Nic| {
+        let ptag = nic.create_ptag().unwrap();
+        nic.create_region(8192, &ptag).map(drop)
+    };
+    let (required, best_effort, never) = (
+        lock(LockPolicy::Required),
+        lock(LockPolicy::BestEffort),
+        lock(LockPolicy::Never),
+    );
+    assert_eq!(register(&required), Ok(()), "locking is allowed at first");
+    forbid_locking();
+    assert_eq!(register(&required), Err(VipError::ErrorResource));
+    for _ in 0..3 {
+        assert_eq!(register(&best_effort), Ok(()));
+    }
+    assert_eq!(register(&never), Ok(()));
+    assert_eq!(counter(best_effort.handle(), "registrations_unlocked"), 3);
+    assert_eq!(counter(never.handle(), "registrations_unlocked"), 0);
+    assert_eq!(counter(required.handle(), "regions"), 0);
+}
+
+#[test]
+fn pages_stay_locked_until_their_last_registration_goes() {
+    fn locked_kib() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmLck:"));
+        let words = line.unwrap().split_ascii_whitespace().nth(1);
+        words.unwrap().parse().unwrap()
+    }
+    if !is_child() {
+        SecondProcess::start("pages_stay_locked_until_their_last_registration_goes").join();
+        return;
+    }
+    // Two NICs: what one of them locks, the other must not unlock.
+    let policy = |takeover_us| {
+        config(|config| {
+            config.lock_memory = LockPolicy::Required;
+            config.protection = Protection::Lenient;
+            config.takeover_us = takeover_us;
+        })
+    };
+    let nics = [2000, 3000].map(|takeover_us| vip::open_nic_with(&policy(takeover_us)).unwrap());
+    let pages = Pages::new(4);
+    let before = locked_kib();
+    let all = pages.register(nics[0], None, false).unwrap();
+    assert_eq!(locked_kib() - before, 16);
+    let attributes = vipl::MemAttributes {
+        ptag: None,
+        rdma_write: false,
+        rdma_read: false,
+    };
+    // SAFETY: the pages stay mapped to the end of the test.
+    let middle = unsafe { vip::register_mem(nics[1], pages.at(5000), 1, &attributes) }.unwrap();
+    vip::deregister_mem(nics[0], pages.at(0), all).unwrap();
+    assert_eq!(locked_kib() - before, 4, "one page is registered still");
+    vip::deregister_mem(nics[1], pages.at(5000), middle).unwrap();
+    assert_eq!(locked_kib(), before);
+}

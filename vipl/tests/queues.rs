@@ -1,0 +1,473 @@
+//! Work queues and completion queues at their edges: full, stale, destroyed, made again.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
+
+use common::raw::{Pages, RawEnd, attributes};
+use common::{End, PATIENCE, WAIT, config, connect, open, open_as, pattern};
+use pmd::descriptor::{ControlSegment, control, status};
+use vipl::{
+    CqEntry, Done, ErrorCode, MemoryHandle, RawDescriptor, ResourceCode, Timeout, ViState,
+    VipError, provider as vip,
+};
+
+#[test]
+fn entries_whose_descriptor_was_taken_directly_are_passed_over() {
+    let nic = open();
+    let cq = nic.create_cq(4).unwrap();
+    let client = End::new();
+    let server = End::on(nic, |vi| vi.recv_cq(&cq));
+    connect(&client, &server);
+    let take = |message: usize| loop {
+        match server.vi.recv_done() {
+            Err(VipError::NotDone) => {}
+            arrived => {
+                let arrived = arrived.unwrap().unwrap().ok().unwrap();
+                assert_eq!(arrived.first_bytes(), pattern(message, 8));
+                return;
+            }
+        }
+    };
+    for round in 0..5 {
+        for message in 0..10 {
+            server.vi.post_recv(server.room(8)).unwrap();
+            client
+                .send(client.message(&pattern(message, 8)))
+                .ok()
+                .unwrap();
+        }
+        // Some with their entries, the others without.
+        for message in 0..10 {
+            if (message + round) % 3 == 0 {
+                let expected = CqEntry {
+                    vi: server.vi.handle(),
+                    recv_queue: true,
+                };
+                assert_eq!(cq.wait(WAIT).unwrap(), expected);
+            }
+            take(message);
+        }
+        assert_eq!(
+            cq.done(),
+            Err(VipError::NotDone),
+            "what is left names nothing any more"
+        );
+        assert_eq!(cq.wait(Timeout::Immediate), Err(VipError::Timeout));
+    }
+}
+
+#[test]
+fn a_completion_queue_of_one_entry_holds_all_that_its_queues_can() {
+    let nic = open_as(|config| config.max_descriptors_per_queue = 64);
+    let cq = nic.create_cq(1).unwrap();
+    let servers: Vec<End> = (0..3)
+        .map(|_| End::on(nic.clone(), |vi| vi.send_cq(&cq).recv_cq(&cq)))
+        .collect();
+    let clients: Vec<End> = servers.iter().map(|_| End::new()).collect();
+    for (client, server) in clients.iter().zip(&servers) {
+        connect(client, server);
+        for _ in 0..64 {
+            server.vi.post_recv(server.room(8)).unwrap();
+            client.vi.post_recv(client.room(8)).unwrap();
+        }
+        for message in 0..64_u64 {
+            client
+                .send(client.message(&message.to_le_bytes()))
+                .ok()
+                .unwrap();
+        }
+        for message in 0..64_u64 {
+            server
+                .vi
+                .post_send(server.message(&message.to_le_bytes()))
+                .unwrap();
+        }
+        for message in 0..64_u64 {
+            assert_eq!(
+                client.recv().ok().unwrap().first_bytes(),
+                message.to_le_bytes()
+            );
+        }
+    }
+    let mut next = [[0_u64; 2]; 3];
+    for _ in 0..3 * 2 * 64 {
+        let entry = cq.wait(WAIT).unwrap();
+        let at = servers
+            .iter()
+            .position(|end| end.vi.handle() == entry.vi)
+            .unwrap();
+        let done = if entry.recv_queue {
+            servers[at].vi.recv_done()
+        } else {
+            servers[at].vi.send_done()
+        };
+        let count = &mut next[at][usize::from(entry.recv_queue)];
+        let done = done
+            .expect("an entry means that there is one")
+            .unwrap()
+            .ok()
+            .unwrap();
+        assert_eq!(
+            done.descriptor.buffer(0),
+            count.to_le_bytes(),
+            "in the order of the queue"
+        );
+        *count += 1;
+    }
+    assert_eq!(next, [[64; 2]; 3]);
+    assert_eq!(cq.done(), Err(VipError::NotDone));
+    let overruns = vip::counters(nic.handle()).unwrap();
+    assert!(
+        overruns.contains(&("cq_overruns".to_owned(), 0)),
+        "{overruns:?}"
+    );
+}
+
+#[test]
+fn a_vi_made_in_the_place_of_another_inherits_nothing() {
+    let nic = open_as(|config| config.max_vi = 2);
+    let cq = nic.create_cq(4).unwrap();
+    let peer = End::new();
+    let mut handles = BTreeSet::new();
+    for round in 0..50_u64 {
+        let end = End::on(nic.clone(), |vi| vi.send_cq(&cq).recv_cq(&cq));
+        assert!(
+            handles.insert(end.vi.handle().into_raw()),
+            "a handle comes once"
+        );
+        assert!(end.vi.info().unwrap().recv_queue_empty && end.vi.info().unwrap().send_queue_empty);
+        for _ in 0..=round % 5 {
+            end.vi.post_recv(end.room(8)).unwrap();
+        }
+        connect(&end, &peer);
+        peer.send(peer.message(&round.to_le_bytes())).ok().unwrap();
+        let entry = cq.wait(WAIT).unwrap();
+        assert_eq!(entry.vi, end.vi.handle(), "not one of an earlier VI");
+        let arrived = end.vi.recv_done().unwrap().unwrap().ok().unwrap();
+        assert_eq!(arrived.first_bytes(), round.to_le_bytes());
+        peer.vi.disconnect().unwrap();
+        // Dropped with descriptors posted; their entries stay behind.
+    }
+    for stale in handles.iter().map(|raw| vipl::ViHandle::from_raw(*raw)) {
+        assert_eq!(
+            vip::query_vi(stale).unwrap_err(),
+            VipError::InvalidParameter
+        );
+        assert_eq!(vip::recv_done(stale), Err(VipError::InvalidParameter));
+        assert_eq!(vip::disconnect(stale), Err(VipError::InvalidParameter));
+        assert_eq!(vip::destroy_vi(stale), Err(VipError::InvalidParameter));
+        let memory = MemoryHandle(1);
+        // SAFETY: nothing is posted on a VI that is no more.
+        let posted = unsafe { vip::post_send(stale, std::ptr::null_mut(), memory) };
+        assert_eq!(posted, Err(VipError::InvalidParameter));
+    }
+    assert_eq!(cq.done(), Err(VipError::NotDone));
+}
+
+#[test]
+fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
+    let nic = open_as(|config| {
+        config.max_vi = 5;
+        config.max_cq = 3;
+        config.max_ptags = 6;
+        config.max_regions = 4;
+        config.max_registered_bytes = 64 * 1024;
+    });
+    let handle = nic.handle();
+    for _ in 0..3 {
+        let mut tags: Vec<_> = (0..6).map(|_| vip::create_ptag(handle).unwrap()).collect();
+        assert_eq!(vip::create_ptag(handle), Err(VipError::ErrorResource));
+        let cqs: Vec<_> = (0..3).map(|_| vip::create_cq(handle, 1).unwrap()).collect();
+        assert_eq!(vip::create_cq(handle, 1), Err(VipError::ErrorResource));
+        let vi = || {
+            vip::create_vi(
+                handle,
+                &attributes(Some(tags[0])),
+                Some(cqs[0]),
+                Some(cqs[1]),
+            )
+        };
+        let vis: Vec<_> = (0..5).map(|_| vi().unwrap()).collect();
+        assert_eq!(vi(), Err(VipError::ErrorResource));
+        let pages: Vec<_> = (0..4).map(|_| Pages::new(1)).collect();
+        let regions: Vec<_> = pages
+            .iter()
+            .map(|pages| pages.register(handle, Some(tags[1]), false).unwrap())
+            .collect();
+        assert!(regions.iter().all(|region| region.0 != 0));
+        let one_more = Pages::new(1).register(handle, Some(tags[1]), false);
+        assert_eq!(one_more, Err(VipError::ErrorResource));
+
+        // What is in use is not destroyed.
+        assert_eq!(vip::destroy_cq(cqs[0]), Err(VipError::ErrorResource));
+        assert_eq!(vip::destroy_cq(cqs[1]), Err(VipError::ErrorResource));
+        assert_eq!(
+            vip::destroy_ptag(handle, tags[0]),
+            Err(VipError::ErrorResource)
+        );
+        assert_eq!(
+            vip::destroy_ptag(handle, tags[1]),
+            Err(VipError::ErrorResource)
+        );
+        for vi in vis {
+            vip::destroy_vi(vi).unwrap();
+            assert_eq!(vip::destroy_vi(vi), Err(VipError::InvalidParameter));
+        }
+        for (pages, region) in pages.iter().zip(regions) {
+            vip::deregister_mem(handle, pages.at(0), region).unwrap();
+            let again = vip::deregister_mem(handle, pages.at(0), region);
+            assert_eq!(again, Err(VipError::InvalidParameter));
+        }
+        for cq in cqs {
+            vip::destroy_cq(cq).unwrap();
+            assert_eq!(vip::destroy_cq(cq), Err(VipError::InvalidParameter));
+        }
+        let large = Pages::new(17);
+        assert_eq!(
+            large.register(handle, Some(tags[0]), false),
+            Err(VipError::ErrorResource)
+        );
+        for tag in tags.drain(..) {
+            vip::destroy_ptag(handle, tag).unwrap();
+            assert_eq!(
+                vip::destroy_ptag(handle, tag),
+                Err(VipError::InvalidParameter)
+            );
+        }
+    }
+    assert_eq!(vip::create_cq(handle, 0), Err(VipError::InvalidParameter));
+    let most = nic.attributes().max_cq_entries;
+    vip::destroy_cq(vip::create_cq(handle, most).unwrap()).unwrap();
+    assert_eq!(
+        vip::create_cq(handle, most + 1),
+        Err(VipError::ErrorResource)
+    );
+}
+
+#[test]
+fn a_completion_queue_outlives_its_opening_for_the_vis_of_another() {
+    let (mine, theirs) = (open(), open());
+    let cq = vip::create_cq(theirs.handle(), 1).unwrap();
+    let ptag = vip::create_ptag(mine.handle()).unwrap();
+    let vi = vip::create_vi(mine.handle(), &attributes(Some(ptag)), None, Some(cq)).unwrap();
+    drop(theirs);
+    assert_eq!(vip::cq_done(cq), Err(VipError::NotDone), "still there");
+    vip::destroy_vi(vi).unwrap();
+    assert_eq!(
+        vip::cq_done(cq),
+        Err(VipError::InvalidParameter),
+        "gone with its last user"
+    );
+}
+
+#[test]
+fn a_vi_with_uncollected_descriptors_is_not_destroyed() {
+    let end = RawEnd::new(&config(|_| ()));
+    end.post_recv(0, &[end.segment(0, 8)]);
+    assert_eq!(vip::destroy_vi(end.vi), Err(VipError::InvalidState));
+    vip::disconnect(end.vi).unwrap();
+    assert_eq!(
+        vip::destroy_vi(end.vi),
+        Err(VipError::InvalidState),
+        "flushed, not collected"
+    );
+    assert_ne!(end.received() & status::DESC_FLUSHED_ERROR, 0);
+    vip::destroy_vi(end.vi).unwrap();
+}
+
+/// An end whose errors are told.
+fn watched() -> (
+    RawEnd,
+    std::sync::mpsc::Receiver<(ErrorCode, ResourceCode, u64, u32)>,
+) {
+    let end = RawEnd::new(&config(|config| config.max_descriptors_per_queue = 4));
+    let (sender, errors) = channel();
+    let report = move |error: &vipl::ErrorDescriptor| {
+        sender
+            .send((
+                error.code,
+                error.resource,
+                error.descriptor as u64,
+                error.op_code,
+            ))
+            .unwrap();
+    };
+    vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
+    (end, errors)
+}
+
+#[test]
+fn one_descriptor_too_many_breaks_the_vi() {
+    let (end, errors) = watched();
+    for slot in 0..5 {
+        end.post_recv(slot, &[]);
+    }
+    let told = errors.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(
+        told,
+        (
+            ErrorCode::ViOverrun,
+            ResourceCode::Vi,
+            end.memory.at(4 * 64),
+            1
+        )
+    );
+    assert_eq!(vip::query_vi(end.vi).unwrap().state, ViState::Error);
+    for _ in 0..4 {
+        assert_ne!(end.received() & status::DESC_FLUSHED_ERROR, 0);
+    }
+    assert_eq!(vip::recv_done(end.vi), Ok(Done::Empty));
+    vip::disconnect(end.vi).unwrap();
+    assert_eq!(vip::query_vi(end.vi).unwrap().state, ViState::Idle);
+    vip::destroy_vi(end.vi).unwrap();
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_read_breaks_the_vi() {
+    type Lie = fn(&RawEnd) -> (u64, MemoryHandle);
+    let lies: [(&str, Lie); 5] = [
+        ("misaligned", |end| (end.memory.at(32), end.handle)),
+        ("null", |end| (0, end.handle)),
+        ("no handle", |end| (end.memory.at(0), MemoryHandle(0))),
+        ("another handle", |end| {
+            (end.memory.at(0), MemoryHandle(end.handle.0 ^ 0x0001_0000))
+        }),
+        ("past the region", |end| {
+            (end.memory.at(0) + end.memory.bytes() as u64, end.handle)
+        }),
+    ];
+    for (name, lie) in lies {
+        let (end, errors) = watched();
+        end.post_recv(1, &[end.segment(0, 8)]);
+        let (address, handle) = lie(&end);
+        // SAFETY: a descriptor that is not valid is not touched, which is what is tested.
+        unsafe { vip::post_send(end.vi, address as *mut RawDescriptor, handle) }.unwrap();
+        let told = errors.recv_timeout(PATIENCE).unwrap();
+        let expected = (ErrorCode::PostDesc, ResourceCode::Descriptor, address, 0);
+        assert_eq!(told, expected, "{name}");
+        assert_eq!(
+            vip::query_vi(end.vi).unwrap().state,
+            ViState::Error,
+            "{name}"
+        );
+        assert_ne!(end.received() & status::DESC_FLUSHED_ERROR, 0, "{name}");
+    }
+}
+
+#[test]
+fn a_region_that_goes_with_a_posted_descriptor_in_it_breaks_the_vi() {
+    let (end, errors) = watched();
+    let peer = RawEnd::new(&config(|_| ()));
+    common::raw::connect(&end, &peer);
+    let other = Pages::new(1);
+    let region = other.register(end.nic, end.ptag, false).unwrap();
+    let descriptor = other.at(0) as *mut RawDescriptor;
+    // SAFETY: our page, not posted yet.
+    unsafe { descriptor.write(RawDescriptor::default()) };
+    // SAFETY: the page stays mapped to the end of the test.
+    unsafe { vip::post_recv(end.vi, descriptor, region) }.unwrap();
+    vip::deregister_mem(end.nic, other.at(0), region).unwrap();
+    other.write(0, &[0xAA; 64]);
+    peer.post_send(0, &[]);
+    let told = errors.recv_timeout(PATIENCE).unwrap();
+    assert_eq!((told.0, told.2), (ErrorCode::CompProt, other.at(0)));
+    assert_eq!(
+        errors.recv_timeout(PATIENCE).unwrap().0,
+        ErrorCode::ConnLost
+    );
+    assert_eq!(vip::query_vi(end.vi).unwrap().state, ViState::Error);
+    assert!(
+        (0..64).all(|at| other.read(at) == 0xAA),
+        "it is not written to any more"
+    );
+    // The VI still ends in order: the descriptor is told, not written.
+    assert!(matches!(vip::recv_done(end.vi), Ok(Done::Completed { .. })));
+    vip::disconnect(end.vi).unwrap();
+    vip::destroy_vi(end.vi).unwrap();
+}
+
+#[test]
+fn a_malformed_descriptor_is_told_by_its_status() {
+    type Change = fn(&mut ControlSegment);
+    let changes: [(&str, u32, Change); 5] = [
+        ("reserved control bits", status::FORMAT_ERROR, |head| {
+            head.control = 0x10
+        }),
+        ("reserved word", status::FORMAT_ERROR, |head| {
+            head.reserved = 1
+        }),
+        ("an operation that is none", status::FORMAT_ERROR, |head| {
+            head.control = 3
+        }),
+        ("a read", status::FORMAT_ERROR, |head| {
+            head.control = control::OP_RDMA_READ
+        }),
+        (
+            "a length that is not the sum",
+            status::LENGTH_ERROR,
+            |head| head.length = 9,
+        ),
+    ];
+    for (name, expected, change) in changes {
+        let (end, peer) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+        common::raw::connect(&end, &peer);
+        let mut head = ControlSegment {
+            length: 8,
+            ..ControlSegment::default()
+        };
+        change(&mut head);
+        let descriptor = end.describe(0, head, &[end.segment(0, 8)]);
+        // SAFETY: the memory stays mapped, and is left alone until the descriptor is back.
+        unsafe { vip::post_send(end.vi, descriptor, end.handle) }.unwrap();
+        let sent = end.sent();
+        assert_eq!(sent & status::ERROR_MASK, expected, "{name}: {sent:#x}");
+        assert_eq!(
+            vip::query_vi(end.vi).unwrap().state,
+            ViState::Error,
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn what_a_posted_receive_says_of_chains_and_immediate_data_is_ignored() {
+    let (client, server) = (RawEnd::new(&config(|_| ())), RawEnd::new(&config(|_| ())));
+    common::raw::connect(&client, &server);
+    let head = ControlSegment {
+        next: u64::MAX,
+        next_handle: u32::MAX,
+        control: control::IMMEDIATE | control::QFENCE,
+        immediate_data: 0xDEAD_BEEF,
+        length: 77,
+        status: u32::MAX,
+        ..ControlSegment::default()
+    };
+    let descriptor = server.describe(0, head, &[server.segment(0, 8)]);
+    // SAFETY: as above.
+    unsafe { vip::post_recv(server.vi, descriptor, server.handle) }.unwrap();
+    client.post_send(0, &[client.segment(0, 3)]);
+    let expected = status::DONE | status::OP_RECEIVE;
+    assert_eq!(server.received(), expected, "without immediate data");
+    // SAFETY: back from the queue.
+    let after = unsafe { (*descriptor).control };
+    assert_eq!(after.length, 3);
+    for immediate in [0x8000_0001, u32::MAX] {
+        let descriptor = server.describe(1, head, &[]);
+        // SAFETY: as above.
+        unsafe { vip::post_recv(server.vi, descriptor, server.handle) }.unwrap();
+        let head = ControlSegment {
+            control: control::IMMEDIATE,
+            immediate_data: immediate,
+            ..ControlSegment::default()
+        };
+        let send = client.describe(1, head, &[]);
+        // SAFETY: as above.
+        unsafe { vip::post_send(client.vi, send, client.handle) }.unwrap();
+        assert_eq!(server.received(), expected | status::IMMEDIATE);
+        // SAFETY: back from the queue.
+        assert_eq!(unsafe { (*descriptor).control.immediate_data }, immediate);
+        assert_eq!(client.sent() & status::ERROR_MASK, 0);
+    }
+}
