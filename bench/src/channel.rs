@@ -415,6 +415,8 @@ fn gone(status: u32) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use pmd::config::{FaultConfig, NicConfig};
+
     use super::*;
     use crate::plan::{MAX_SIZE_BYTES, Op};
 
@@ -481,6 +483,59 @@ mod tests {
             let back: Message = serde_json::from_slice(&bytes).unwrap();
             assert_eq!(back, message);
         }
+    }
+
+    /// A NIC that loses a fifth of what it sends.
+    fn lossy_nic(seed: u64) -> Nic {
+        Nic::open(&NicConfig {
+            name: "VINIC0".into(),
+            segment: format!("vibench-lossy-{}", std::process::id()),
+            ulp_timeout_ms: Some(40),
+            fault: Some(FaultConfig {
+                seed,
+                loss_ppm: 200_000,
+                ..FaultConfig::default()
+            }),
+            ..NicConfig::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn every_question_has_its_own_answer_though_frames_are_lost() {
+        const QUESTIONS: u64 = 50;
+        let address = || discriminator("lossy", "control").unwrap();
+        let answering = std::thread::spawn(move || {
+            let nic = lossy_nic(1);
+            let mut channel = Channel::answering(&nic).unwrap();
+            let local = nic.local(address());
+            let limit = vipl::Timeout::After(ANSWER_TIMEOUT);
+            let found = vipl::provider::connect_wait(nic.handle(), &local, limit).unwrap();
+            channel.endpoint().accept(found.conn).unwrap();
+            for expected in 0..QUESTIONS {
+                let asked = channel.receive(Some(ANSWER_TIMEOUT), || Ok(())).unwrap();
+                assert_eq!(asked, Message::Stop { sent: expected });
+                assert!(channel.owes_answer());
+                let seen = Seen {
+                    delivered: expected,
+                    ..Seen::default()
+                };
+                channel.answer(&Message::Finished(seen)).unwrap();
+                assert!(!channel.owes_answer());
+            }
+            // Until the asker is gone: its last answer may have been lost.
+            assert!(channel.receive(None, || Ok(())).is_err());
+        });
+        let nic = lossy_nic(2);
+        let mut channel = Channel::asking(&nic).unwrap();
+        let local = nic.local(discriminator("lossy", "from").unwrap());
+        connect(channel.endpoint(), &local, &nic.local(address()), || Ok(())).unwrap();
+        for sent in 0..QUESTIONS {
+            let seen = channel.ask_seen(&Message::Stop { sent }).unwrap();
+            assert_eq!(seen.delivered, sent);
+        }
+        channel.endpoint().disconnect().unwrap();
+        answering.join().unwrap();
     }
 
     #[test]

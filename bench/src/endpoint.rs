@@ -18,6 +18,7 @@ mod parts;
 
 use core::ptr::NonNull;
 use std::alloc::Layout;
+use std::sync::Arc;
 
 use fcvi_frame::NetAddress;
 use pmd::descriptor::{
@@ -118,6 +119,8 @@ pub struct Endpoint {
     recv_buffers: usize,
     send_stride: usize,
     recv_stride: usize,
+    losses: Arc<AtomicU64>,
+    losses_before: u64,
 }
 
 impl Endpoint {
@@ -158,6 +161,8 @@ impl Endpoint {
             recv_buffers,
             send_stride,
             recv_stride,
+            losses: Arc::clone(nic.losses()),
+            losses_before: nic.losses().load(Ordering::Relaxed),
         })
     }
 
@@ -186,6 +191,20 @@ impl Endpoint {
     /// Ends the connection; what is posted is flushed.
     pub fn disconnect(&self) -> Result<()> {
         provider::disconnect(self.vi).map_err(|error| Error::call("VipDisconnect", error))
+    }
+
+    /// Whether the connection stands, as far as the stack has reported: asks it only after
+    /// some connection was lost, so that this may be called between post and reap.
+    ///
+    /// # Errors
+    /// As [`Self::is_connected`].
+    #[inline]
+    pub fn may_be_connected(&self) -> Result<bool> {
+        // Relaxed: see the count's only writer.
+        if self.losses.load(Ordering::Relaxed) == self.losses_before {
+            return Ok(true);
+        }
+        self.is_connected()
     }
 
     /// Whether the connection stands.

@@ -183,7 +183,7 @@ impl PingPong {
                         break None;
                     }
                     if idle_looks.is_multiple_of(LOOKS_BEFORE_STOP)
-                        && !self.endpoint.is_connected()?
+                        && !self.endpoint.may_be_connected()?
                     {
                         break Some("connection lost".into());
                     }
@@ -256,7 +256,7 @@ impl PingPong {
                 }
             }
             let since = clock.get_or_insert_with(Instant::now).elapsed();
-            if !self.endpoint.is_connected()? {
+            if !self.endpoint.may_be_connected()? {
                 return Ok(Look::Broken("connection lost".into()));
             }
             match self.test.level {

@@ -1,16 +1,20 @@
 //! Which NIC is opened, and which raw port stands beside it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use fcvi_frame::{Discriminator, HostAddress, NetAddress};
 use pmd::config::{Config, NicConfig, PortKind};
 use pmd_port::Port;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::shm::{ShmConfig, ShmPort};
-use vipl::{NicAttributes, NicHandle, PtagHandle, provider};
+use vipl::{
+    ErrorCode, ErrorDescriptor, ErrorHandler, NicAttributes, NicHandle, PtagHandle, provider,
+};
 
 use crate::control::ETHERTYPE;
 use crate::error::{Error, Result};
+use crate::sync::{AtomicU64, Ordering};
 
 /// What the command line says about the NIC.
 #[derive(Clone, Debug)]
@@ -44,6 +48,7 @@ pub struct Nic {
     handle: NicHandle,
     ptag: PtagHandle,
     attributes: NicAttributes,
+    losses: Arc<AtomicU64>,
 }
 
 impl Nic {
@@ -54,8 +59,14 @@ impl Nic {
     pub fn open(config: &NicConfig) -> Result<Self> {
         let handle =
             provider::open_nic_with(config).map_err(|error| Error::call("VipOpenNic", error))?;
-        let rest = provider::create_ptag(handle)
-            .map_err(|error| Error::call("VipCreatePtag", error))
+        let losses = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&losses);
+        let handler: ErrorHandler = Box::new(move |error| take_note(error, &counted));
+        let rest = provider::error_callback(handle, Some(handler))
+            .map_err(|error| Error::call("VipErrorCallback", error))
+            .and_then(|()| {
+                provider::create_ptag(handle).map_err(|error| Error::call("VipCreatePtag", error))
+            })
             .and_then(|ptag| {
                 provider::query_nic(handle)
                     .map(|attributes| (ptag, attributes))
@@ -66,6 +77,7 @@ impl Nic {
                 handle,
                 ptag,
                 attributes,
+                losses,
             }),
             Err(error) => {
                 // The first error is the one to tell.
@@ -85,6 +97,11 @@ impl Nic {
         self.ptag
     }
 
+    /// How many connections the stack has reported lost.
+    pub(crate) fn losses(&self) -> &Arc<AtomicU64> {
+        &self.losses
+    }
+
     /// An address of this host.
     pub fn local(&self, discriminator: Discriminator) -> NetAddress {
         NetAddress {
@@ -101,12 +118,26 @@ impl Nic {
         provider::ns_init(self.handle, None).map_err(|error| Error::call("VipNSInit", error))?;
         let found = provider::ns_get_host_by_name(self.handle, host, 0)
             .map_err(|error| Error::call("VipNSGetHostByName", error));
-        provider::ns_shutdown(self.handle)
-            .map_err(|error| Error::call("VipNSShutdown", error))?;
+        provider::ns_shutdown(self.handle).map_err(|error| Error::call("VipNSShutdown", error))?;
         Ok(NetAddress {
             host: found?,
             discriminator,
         })
+    }
+}
+
+/// Counts lost connections. Other losses are told with the results; anything else is a surprise.
+fn take_note(error: &ErrorDescriptor, losses: &AtomicU64) {
+    match error.code {
+        ErrorCode::ConnLost => {
+            // Relaxed: a count with no partner; whoever sees it change asks the stack.
+            losses.fetch_add(1, Ordering::Relaxed);
+        }
+        ErrorCode::RecvqEmpty
+        | ErrorCode::RdmawData
+        | ErrorCode::RdmawAbort
+        | ErrorCode::RdmaTransport => {}
+        code => eprintln!("vibench: the NIC reports {code:?}"),
     }
 }
 

@@ -205,7 +205,7 @@ impl Sender {
 
     #[cold]
     fn stalled(&self, since: Duration) -> Result<Option<String>> {
-        if !self.endpoint.is_connected()? {
+        if !self.endpoint.may_be_connected()? {
             return Ok(Some("connection lost".into()));
         }
         Ok((since > STALLED_AFTER).then(|| "no credit on a connection that stands".into()))
@@ -345,7 +345,7 @@ impl Receiver {
                 }
                 None => {}
             }
-            if idle_looks.is_multiple_of(LOOKS_BEFORE_STOP) && !self.endpoint.is_connected()? {
+            if idle_looks.is_multiple_of(LOOKS_BEFORE_STOP) && !self.endpoint.may_be_connected()? {
                 break Some("connection lost".into());
             }
         };

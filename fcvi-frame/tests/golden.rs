@@ -137,6 +137,12 @@ fn connect_response() -> ConnectResponse {
 }
 
 fn message_ius() -> Vec<Expected> {
+    let mut all = send_ius();
+    all.extend(write_and_read_ius());
+    all
+}
+
+fn send_ius() -> Vec<Expected> {
     let offset = FCtl::RELATIVE_OFFSET;
     let reliable = WireReliability::Rd.to_flags();
     let mut further = ours(
@@ -149,21 +155,6 @@ fn message_ius() -> Vec<Expected> {
     further.header.sof = Sof::N3;
     further.header.fc.parameter = 1436;
     further.eof = Eof::N;
-    let mut read_response = ours(
-        "fcvi_read_resp",
-        profile::F_CTL_FINAL_REPLY.union(offset).with_fill(2),
-        (6, 2, 0x1004, 0x2003),
-        device(
-            Opcode::ReadResponse,
-            HANDLE_A,
-            message_response::LAST,
-            MSG_ID + 3,
-            0,
-        ),
-        &[0xA0, 0xA1, 0xA2, 0xA3, 0xA4, 0xA5],
-    );
-    read_response.header.sof = Sof::N3;
-    read_response.header.fc.parameter = 4090;
     vec![
         ours(
             "fcvi_send_rqst",
@@ -192,6 +183,28 @@ fn message_ius() -> Vec<Expected> {
             ),
             &[],
         ),
+    ]
+}
+
+fn write_and_read_ius() -> Vec<Expected> {
+    let offset = FCtl::RELATIVE_OFFSET;
+    let reliable = WireReliability::Rd.to_flags();
+    let mut read_response = ours(
+        "fcvi_read_resp",
+        profile::F_CTL_FINAL_REPLY.union(offset).with_fill(2),
+        (6, 2, 0x1004, 0x2003),
+        device(
+            Opcode::ReadResponse,
+            HANDLE_A,
+            message_response::LAST,
+            MSG_ID + 3,
+            0,
+        ),
+        &[0xA0, 0xA1, 0xA2, 0xA3, 0xA4, 0xA5],
+    );
+    read_response.header.sof = Sof::N3;
+    read_response.header.fc.parameter = 4090;
+    vec![
         ours(
             "fcvi_write_rqst",
             profile::F_CTL_REQUEST.union(offset),

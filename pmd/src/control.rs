@@ -396,10 +396,10 @@ pub(crate) fn connect_wait(
     let Some(poller) = held.as_mut().filter(|_| device.runs(epoch)) else {
         return Err(ControlError::InvalidParameter);
     };
-    if error == ControlError::Timeout {
-        if let Some(indication) = poller.engine.take_indication(listener) {
-            return Ok(indication);
-        }
+    if error == ControlError::Timeout
+        && let Some(indication) = poller.engine.take_indication(listener)
+    {
+        return Ok(indication);
     }
     poller.engine.unlisten(listener, &mut poller.path);
     poller.path.flush();

@@ -193,30 +193,57 @@ mod tests {
         Entry {
             vi: 1,
             sequence: n,
-            receive: n % 2 == 0,
+            receive: n.is_multiple_of(2),
         }
+    }
+
+    fn add(ring: &CompletionRing, n: u32) -> bool {
+        // SAFETY: a single-threaded test needs no turn.
+        unsafe { ring.add(entry(n)) }
+    }
+
+    fn take(ring: &CompletionRing) -> Option<Entry> {
+        ring.take(&mut ring.take_end.hold())
     }
 
     #[test]
     fn entries_keep_their_order_through_growth_and_compaction() {
         let ring = CompletionRing::new();
-        // SAFETY: single-threaded test, as below.
+        // SAFETY: as in `add`.
         unsafe { ring.reset(3) };
-        for n in 0..4 {
-            assert!(unsafe { ring.add(entry(n)) });
-        }
-        assert!(!unsafe { ring.add(entry(9)) }, "full");
-        assert_eq!(ring.take(&mut ring.take_end.hold()), Some(entry(0)));
-        assert!(unsafe { ring.add(entry(4)) });
+        assert!((0..4).all(|n| add(&ring, n)));
+        assert!(!add(&ring, 9), "full");
+        assert_eq!(take(&ring), Some(entry(0)));
+        assert!(add(&ring, 4));
+        // SAFETY: as in `add`.
         unsafe { ring.reserve(8) };
-        for n in 5..9 {
-            assert!(unsafe { ring.add(entry(n)) });
-        }
-        assert!(!unsafe { ring.add(entry(9)) }, "full");
-        assert!(unsafe { ring.compact(|e| e.sequence % 2 == 1) });
+        assert!((5..9).all(|n| add(&ring, n)));
+        assert!(!add(&ring, 9), "full");
+        // SAFETY: as in `add`.
+        let made_room = unsafe { ring.compact(|e| !e.receive) };
+        assert!(made_room);
         for n in [1, 3, 5, 7] {
-            assert_eq!(ring.take(&mut ring.take_end.hold()), Some(entry(n)));
+            assert_eq!(take(&ring), Some(entry(n)));
         }
-        assert_eq!(ring.take(&mut ring.take_end.hold()), None);
+        assert_eq!(take(&ring), None);
+    }
+
+    #[test]
+    fn a_discarded_ring_holds_nothing_until_it_is_reset() {
+        let ring = CompletionRing::new();
+        // SAFETY: as in `add`.
+        unsafe { ring.reset(1) };
+        assert!(add(&ring, 0));
+        // SAFETY: as in `add`.
+        unsafe { ring.discard() };
+        assert_eq!(take(&ring), None);
+        assert!(!add(&ring, 1), "no room");
+        // SAFETY: as in `add`.
+        let made_room = unsafe { ring.compact(|_| true) };
+        assert!(!made_room);
+        // SAFETY: as in `add`.
+        unsafe { ring.reset(1) };
+        assert!(add(&ring, 2));
+        assert_eq!(take(&ring), Some(entry(2)));
     }
 }

@@ -18,10 +18,12 @@ use crate::descriptor::{ControlSegment, control, status};
 use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
-use crate::post::{Cursor, gather, scatter, still_valid};
+use crate::post::{Cursor, scatter, still_valid};
 use crate::queue::{Slot, WorkQueue};
 use crate::sync::{AtomicU32, Ordering};
+use crate::sys::RandomWords;
 use crate::vi::{CqShared, ViShared};
+use crate::workbench::Workbench;
 
 /// A VI as the poller knows it.
 pub(crate) struct ViPath {
@@ -85,7 +87,7 @@ pub(crate) struct Datapath {
     /// VIs that went to the Error state: what is posted there is flushed.
     pub(crate) errored: VecDeque<ViIndex>,
     pub(crate) counters: PathCounters,
-    random: RandomPool,
+    random: RandomWords,
     workbench: Box<Workbench>,
 }
 
@@ -113,10 +115,8 @@ impl Datapath {
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
-            random: RandomPool::default(),
-            workbench: Box::new(Workbench {
-                bytes: [0; WORKBENCH_BYTES],
-            }),
+            random: RandomWords::default(),
+            workbench: Workbench::new(),
         }
     }
 
@@ -352,13 +352,10 @@ impl Host for Datapath {
                 if !still_valid(slot, regions, path.tag, Access::Read) {
                     return None;
                 }
-                workbench.build(
-                    template,
-                    per_frame,
-                    (slot, &mut path.send_cursor),
-                    payload_bytes as usize,
-                    if last { Eof::T } else { Eof::N },
-                )
+                let eof = if last { Eof::T } else { Eof::N };
+                let from = (&*slot, &mut path.send_cursor);
+                // SAFETY: the segments were found valid just now.
+                unsafe { workbench.build(template, per_frame, from, payload_bytes as usize, eof) }
             });
         let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
             self.port.free(mbuf);
@@ -369,7 +366,7 @@ impl Host for Datapath {
         // The copy comes last: what follows a store into a shared ring waits for its
         // cache line if it has to read back anything that was just written.
         if let Some(mbuf) = self.batch.back_mut() {
-            copy_frame(&self.workbench.bytes, mbuf.buffer_mut(), bytes);
+            self.workbench.copy_to(mbuf.buffer_mut(), bytes);
         }
         if self.send_alone {
             self.flush();
@@ -531,97 +528,4 @@ impl Host for Datapath {
     fn random(&mut self) -> u32 {
         self.random.next()
     }
-}
-
-/// Where a frame is put together before it goes into the port's buffer.
-///
-/// A slot of a shared ring was last in the receiver's cache: its lines come over
-/// while we write, and reading them back for the CRC would wait for that. These
-/// lines never leave our cache.
-#[repr(C, align(64))]
-struct Workbench {
-    bytes: [u8; WORKBENCH_BYTES],
-}
-
-/// The longest frame, tag included, and some zeros, in whole cache lines.
-const WORKBENCH_BYTES: usize = 2240;
-/// Short frames are copied in steps of so many bytes.
-const STEP_BYTES: usize = 16;
-
-impl Workbench {
-    /// Puts one data frame together; returns its length.
-    #[inline]
-    fn build(
-        &mut self,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        (slot, cursor): (&Slot, &mut Cursor),
-        payload_bytes: usize,
-        eof: Eof,
-    ) -> Option<usize> {
-        let frame = &mut self.bytes[..];
-        let at = template.emit(per_frame, frame).ok()?;
-        let padded = (payload_bytes + 3) & !3;
-        let bytes = at + padded + FCOE_TRAILER_BYTES;
-        let payload = frame.get_mut(at..at + padded)?;
-        let (data, fill) = payload.split_at_mut(payload_bytes);
-        fill.fill(0);
-        // SAFETY: the caller found the segments valid for reading in this turn.
-        if !unsafe { gather(cursor, slot, per_frame.relative_offset, data) } {
-            return None;
-        }
-        seal(frame, bytes, eof).ok()?;
-        // What is copied beyond the frame must not be of an earlier one.
-        frame.get_mut(bytes..bytes + STEP_BYTES)?.fill(0);
-        Some(bytes)
-    }
-}
-
-/// Copies a frame from the workbench; a short one in a few fixed steps. Up to 15 bytes
-/// after the frame are written too: zeros, as `build` left them.
-#[inline]
-fn copy_frame(from: &[u8; WORKBENCH_BYTES], to: &mut [u8], bytes: usize) {
-    /// Longer frames are worth a call.
-    const SHORT_BYTES: usize = 192;
-    let steps = bytes.next_multiple_of(STEP_BYTES);
-    if bytes > SHORT_BYTES || to.len() < steps {
-        to[..bytes].copy_from_slice(&from[..bytes]);
-        return;
-    }
-    let from = from[..steps].as_chunks::<STEP_BYTES>().0;
-    let to = to[..steps].as_chunks_mut::<STEP_BYTES>().0;
-    for (to, from) in to.iter_mut().zip(from).rev() {
-        *to = *from;
-    }
-}
-
-/// Random numbers from the kernel, fetched many at a time.
-struct RandomPool {
-    words: [u32; 64],
-    left: usize,
-}
-
-impl Default for RandomPool {
-    fn default() -> Self {
-        Self {
-            words: [0; 64],
-            left: 0,
-        }
-    }
-}
-
-impl RandomPool {
-    fn next(&mut self) -> u32 {
-        if self.left == 0 {
-            crate::sys::random_bytes(bytemuck_words(&mut self.words));
-            self.left = self.words.len();
-        }
-        self.left -= 1;
-        core::mem::take(&mut self.words[self.left])
-    }
-}
-
-fn bytemuck_words(words: &mut [u32; 64]) -> &mut [u8] {
-    // SAFETY: 64 words are 256 bytes, and any bytes are valid words.
-    unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), 256) }
 }

@@ -129,12 +129,12 @@ impl Device {
             return;
         }
         self.note_activity();
-        if let Some(mut held) = self.turn.try_hold() {
-            if let Some(poller) = held.as_mut() {
-                self.rest.leave(poller);
-                poller.turn(&self.doorbells);
-                self.announce(poller);
-            }
+        if let Some(mut held) = self.turn.try_hold()
+            && let Some(poller) = held.as_mut()
+        {
+            self.rest.leave(poller);
+            poller.turn(&self.doorbells);
+            self.announce(poller);
         }
     }
 
@@ -143,13 +143,13 @@ impl Device {
     pub(crate) fn kick(&'static self, vi: &ViShared) {
         if self.inline {
             self.note_activity();
-            if let Some(mut held) = self.turn.try_hold() {
-                if let Some(poller) = held.as_mut() {
-                    self.rest.leave(poller);
-                    poller.kick(vi.index);
-                    self.announce(poller);
-                    return;
-                }
+            if let Some(mut held) = self.turn.try_hold()
+                && let Some(poller) = held.as_mut()
+            {
+                self.rest.leave(poller);
+                poller.kick(vi.index);
+                self.announce(poller);
+                return;
             }
         }
         self.ring(vi.index);

@@ -10,6 +10,7 @@
 //! | `queue`, `cq` | work queues and completion queues |
 //! | `memory` | registered regions, protection, copies in and out |
 //! | `datapath` | what the protocol engine asks for, done |
+//! | `workbench` | where a frame is put together |
 //! | `poller` | one turn: frames in, timers, doorbells, frames out |
 //! | `progress` | who takes turns when: inline, pinned, asleep |
 //! | `device`, `open`, `instance` | a NIC of this process, brought up and owned |
@@ -39,6 +40,7 @@ mod sync;
 mod sys;
 mod token;
 mod vi;
+mod workbench;
 
 pub mod config;
 pub mod descriptor;

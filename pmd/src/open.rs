@@ -150,7 +150,6 @@ fn fault_rates(config: &FaultConfig) -> fault::FaultConfig {
         reorder_ppm: config.reordering_ppm,
         corrupt_ppm: config.corruption_ppm,
         delay_ppm: config.delay_ppm,
-        ..rates.tx
     };
     if config.delay_turns > 0 {
         rates.delay_turns_max = config.delay_turns;
@@ -193,11 +192,11 @@ fn open_af_packet(config: &NicConfig) -> Result<Station, OpenError> {
                 config.n_port_ids, config.interface
             ))
         })?;
-    let mut packet = AfPacketConfig::new(config.interface.clone(), MacAddress::vn2vn(id).0);
-    packet.ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
-    packet.rx_frames = config.rx_frames;
-    packet.tx_frames = config.tx_frames;
-    let port = AfPacketPort::open(packet).map_err(|e| OpenError::new(e.to_string()))?;
+    let mut settings = AfPacketConfig::new(config.interface.clone(), MacAddress::vn2vn(id).0);
+    settings.ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
+    settings.rx_frames = config.rx_frames;
+    settings.tx_frames = config.tx_frames;
+    let port = AfPacketPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
     Ok(Station {
         port: Box::new(port),
         id,

@@ -22,6 +22,9 @@ const TIMER_BUDGET: u32 = 64;
 /// Turns between two looks at clock, timers and stations.
 const HOUSEKEEPING_TURNS: u64 = 8;
 
+/// Looks for frames in one turn that finds none.
+const RX_LOOKS: u32 = 4;
+
 /// All state of a NIC that one thread at a time works on.
 pub(crate) struct Poller {
     pub(crate) engine: Engine,
@@ -74,7 +77,7 @@ impl Poller {
         while let Some(mbuf) = self.rx.pop() {
             self.path.port.free(mbuf);
         }
-        if self.turns % HOUSEKEEPING_TURNS == 0 {
+        if self.turns.is_multiple_of(HOUSEKEEPING_TURNS) {
             worked = self.keep_house();
         }
         let now_ns = self.clock.last_ns();
@@ -132,9 +135,14 @@ impl Poller {
     /// Handles what came. The buffers go back to the port in the next turn.
     #[inline]
     fn receive(&mut self, now_ns: u64) -> bool {
-        let count = self.path.port.rx_burst(&mut self.rx, BURST);
-        if count == 0 {
-            return false;
+        // A few quick looks: a frame that is just arriving is found sooner than by whole
+        // turns, and the caller has nothing better to do than to wait for it.
+        let mut looks = RX_LOOKS;
+        while self.path.port.rx_burst(&mut self.rx, BURST) == 0 {
+            looks -= 1;
+            if looks == 0 {
+                return false;
+            }
         }
         for mbuf in self.rx.iter() {
             self.engine
@@ -145,11 +153,11 @@ impl Poller {
     }
 
     fn enqueue(&mut self, vi: ViIndex) {
-        if let Some(path) = self.path.vi(vi) {
-            if !path.queued {
-                path.queued = true;
-                self.run.push_back(vi);
-            }
+        if let Some(path) = self.path.vi(vi)
+            && !path.queued
+        {
+            path.queued = true;
+            self.run.push_back(vi);
         }
     }
 

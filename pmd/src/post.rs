@@ -51,7 +51,7 @@ impl Header {
                 .regions
                 .check(handle, rules.tag, address, bytes, Access::Write)
         };
-        if address % ALIGNMENT_BYTES != 0 || !inside(CONTROL_BYTES) {
+        if !address.is_multiple_of(ALIGNMENT_BYTES) || !inside(CONTROL_BYTES) {
             return Err(Unreadable);
         }
         let pointer = address as *mut ControlSegment;

@@ -262,13 +262,13 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
             return now;
         }
         seen = now;
-        if let Some(mut held) = device.turn.try_hold() {
-            if let Some(poller) = held.as_mut() {
-                if poller.turn(&device.doorbells) {
-                    idle_since = Instant::now();
-                }
-                device.announce(poller);
+        if let Some(mut held) = device.turn.try_hold()
+            && let Some(poller) = held.as_mut()
+        {
+            if poller.turn(&device.doorbells) {
+                idle_since = Instant::now();
             }
+            device.announce(poller);
         }
         keep_up(device, upkeep);
         let idle = idle_since.elapsed();

@@ -162,6 +162,10 @@ impl WorkQueue {
     /// # Safety
     /// The caller holds the NIC's turn and drops the reference before it ends or
     /// completes the slot.
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "the turn, which the caller holds, stands for the unique borrow"
+    )]
     #[inline]
     pub(crate) unsafe fn head(&self) -> Option<&mut Slot> {
         let at = self.completed.load(Ordering::Relaxed);

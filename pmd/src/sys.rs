@@ -103,6 +103,34 @@ pub(crate) fn at_fork(
     }
 }
 
+/// Random numbers from the kernel, fetched many at a time.
+pub(crate) struct RandomWords {
+    bytes: [u8; 256],
+    left_bytes: usize,
+}
+
+impl Default for RandomWords {
+    fn default() -> Self {
+        Self {
+            bytes: [0; 256],
+            left_bytes: 0,
+        }
+    }
+}
+
+impl RandomWords {
+    /// 32 bits that nobody can guess, each given out once.
+    pub(crate) fn next(&mut self) -> u32 {
+        if self.left_bytes == 0 {
+            random_bytes(&mut self.bytes);
+            self.left_bytes = self.bytes.len();
+        }
+        self.left_bytes -= 4;
+        let word = self.bytes[self.left_bytes..].first_chunk_mut::<4>();
+        word.map_or(0, |word| u32::from_ne_bytes(core::mem::take(word)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -139,14 +139,14 @@ impl<T> Token<T> {
         self.wanted.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0u32;
         loop {
-            if !self.held.load(Ordering::Relaxed) {
-                if let Some(held) = self.take(me) {
-                    self.wanted.fetch_sub(1, Ordering::Relaxed);
-                    return held;
-                }
+            if !self.held.load(Ordering::Relaxed)
+                && let Some(held) = self.take(me)
+            {
+                self.wanted.fetch_sub(1, Ordering::Relaxed);
+                return held;
             }
             spins += 1;
-            if spins % 64 == 0 {
+            if spins.is_multiple_of(64) {
                 std::thread::yield_now();
             } else {
                 core::hint::spin_loop();
@@ -178,7 +178,7 @@ impl<T> Token<T> {
         // Acquire: partner of the owner's Release store of `busy`.
         while self.busy.load(Ordering::Acquire) {
             spins += 1;
-            if spins % 64 == 0 {
+            if spins.is_multiple_of(64) {
                 std::thread::yield_now();
             } else {
                 core::hint::spin_loop();
@@ -286,7 +286,11 @@ mod tests {
                 std::thread::spawn(move || {
                     for round in 0..200u64 {
                         // Long runs, in which a bias forms, and short ones, which end it.
-                        let run = if (round + seed) % 5 == 0 { 400 } else { 3 };
+                        let run = if (round + seed).is_multiple_of(5) {
+                            400
+                        } else {
+                            3
+                        };
                         for _ in 0..run {
                             let mut held = token.hold();
                             let value = *held;

@@ -28,8 +28,9 @@ const DESCRIPTOR_ALIGN_BYTES: usize = 64;
 const _: () = assert!(
     CONTROL_BYTES == 32 && SEGMENT_BYTES == 16 && size_of::<AddressSegment>() == SEGMENT_BYTES
 );
-const _: () =
-    assert!(PREFIX_BYTES % DESCRIPTOR_ALIGN_BYTES == 0 && align_of::<RawDescriptor>() <= 64);
+const _: () = assert!(
+    PREFIX_BYTES.is_multiple_of(DESCRIPTOR_ALIGN_BYTES) && align_of::<RawDescriptor>() <= 64
+);
 
 /// What a descriptor does when it is posted to a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +100,12 @@ impl Descriptor {
     /// `slot` is of [`Self::slot_bytes`] bytes and begins on a cache line.
     pub(crate) fn new(slot: Buffer, max_segments: usize) -> Self {
         debug_assert!(slot.len() >= Self::slot_bytes(max_segments));
-        debug_assert!(slot.address().addr().get() % DESCRIPTOR_ALIGN_BYTES == 0);
+        debug_assert!(
+            slot.address()
+                .addr()
+                .get()
+                .is_multiple_of(DESCRIPTOR_ALIGN_BYTES)
+        );
         let segments = Vec::with_capacity(max_segments);
         let owner = Owner {
             slot,

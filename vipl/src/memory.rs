@@ -501,7 +501,7 @@ impl RdmaRegion {
 
     fn word(&self, offset_bytes: usize) -> &AtomicU64 {
         assert!(
-            offset_bytes % WORD_BYTES == 0,
+            offset_bytes.is_multiple_of(WORD_BYTES),
             "a word at {offset_bytes} is not aligned"
         );
         let word = self.range(offset_bytes, WORD_BYTES).cast::<u64>();

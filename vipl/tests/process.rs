@@ -93,7 +93,7 @@ fn in_a_forked_child_every_handle_is_stale() {
     in_forked_child(|| {
         let stale = VipError::InvalidParameter;
         // SAFETY: a stale handle: nothing is touched.
-        let posted = unsafe { vip::post_send(vi, 64 as *mut _, vipl::MemoryHandle(1)) };
+        let posted = unsafe { vip::post_send(vi, std::ptr::null_mut(), vipl::MemoryHandle(1)) };
         posted == Err(stale)
             && vip::recv_done(vi) == Err(stale)
             && vip::recv_wait(vi, limit) == Err(stale)

@@ -1,5 +1,13 @@
 //! The engine's promises, one room for each kind.
 
+mod bounds;
 mod connect;
 mod connect_faults;
 mod connect_ports;
+mod data;
+mod disconnect;
+mod errors;
+mod liveness;
+mod receive_checks;
+mod simulation;
+mod states;

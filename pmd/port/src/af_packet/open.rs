@@ -86,7 +86,7 @@ fn make_rings(
     let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
     socket
         .set_packet_option(libc::PACKET_VERSION, version)
-        .map_err(os("choosing version 2 of packet rings"))?;
+        .map_err(os("choosing TPACKET_V2"))?;
     socket
         .set_packet_option(libc::PACKET_LOSS, 1)
         .map_err(os("setting PACKET_LOSS"))?;

@@ -110,7 +110,7 @@ impl Socket {
         self.set_option(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &value)
     }
 
-    /// Sets an option of the packet layer that is a plain number.
+    /// Sets an option of level SOL_PACKET that is a plain number.
     pub(super) fn set_packet_option(
         &self,
         option: libc::c_int,

@@ -89,7 +89,10 @@ mod tests {
             assert_eq!(origin(scratch | 0x00ff_ffff), Origin::Scratch(pool));
         }
         assert_eq!(origin(0), Origin::Foreign);
-        assert_eq!(position(tx_base(3) | low(0xdead_beef)), 0xdead_beef & POSITION_MASK);
+        assert_eq!(
+            position(tx_base(3) | low(0xdead_beef)),
+            0xdead_beef & POSITION_MASK
+        );
     }
 
     #[test]

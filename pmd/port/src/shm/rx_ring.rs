@@ -76,11 +76,8 @@ impl RxRing {
         // head passes it; `next` has moved on, so it is lent once; the length is in
         // bounds; receive rings are unmapped only with the port.
         Polled::Frame(unsafe {
-            self.slots.mbuf(
-                position,
-                len_bytes,
-                cookie_base | cookie::low(position),
-            )
+            self.slots
+                .mbuf(position, len_bytes, cookie_base | cookie::low(position))
         })
     }
 

@@ -1,0 +1,241 @@
+//! Nothing grows with the number of attempts, whoever makes them.
+
+use fcvi_frame::frame::seal;
+use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest};
+
+use crate::testkit::host::Send;
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
+use crate::testkit::rng::Rng;
+use crate::{ConnectError, Counter, EndpointState, Level};
+
+const RD: Level = Level::ReliableDelivery;
+const US: u64 = 1_000;
+
+#[test]
+fn thousands_of_requests_a_second_that_find_nobody_cost_nothing() {
+    let mut net = Net::pair();
+    net.wire.tracing = false;
+    let a = net.create(CLIENT, params(RD));
+    for _ in 0..70_000 {
+        net.request(CLIENT, a, "x", &[SERVER], None);
+        net.advance(5 * US);
+        assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+    }
+    assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
+    assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
+    assert!(net.nodes[SERVER].engine.incoming.is_empty());
+}
+
+/// Requests that are given up at once leave dead OX_IDs and disconnects that nobody answers;
+/// messages are not held up by them.
+#[test]
+fn requests_that_are_given_up_leave_ox_ids_to_the_messages() {
+    let mut net = Net::new((0..3).map(config).collect(), 9);
+    let (a, b) = net.join(RD);
+    net.clear_logs();
+    net.wire.tracing = false;
+    let c = net.create(CLIENT, params(RD));
+    net.wire.lose(2, None, u32::MAX);
+    net.nodes[2].host.room = 0;
+    for _ in 0..60_000 {
+        net.request(CLIENT, c, "x", &[2], None);
+        net.disconnect(CLIENT, c);
+        assert_eq!(net.error(CLIENT, c), Some(ConnectError::InvalidState));
+        net.advance(10 * US);
+    }
+    assert!(net.count(CLIENT, Counter::ControlNoRoom) > 0);
+    assert!(net.count(CLIENT, Counter::CloseOverflows) > 0);
+    for n in 0..1000 {
+        net.post_receive(SERVER, b, 8);
+        net.post_send(CLIENT, a, b"through");
+        net.settle();
+        assert_eq!(net.log(SERVER, b), [received(n, b"through")]);
+    }
+    net.disconnect(CLIENT, c);
+    net.advance(60 * S);
+    assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
+}
+
+#[test]
+fn ten_thousand_connections_leave_nothing_behind() {
+    let mut net = Net::pair();
+    net.wire.tracing = false;
+    let (a, b) = (
+        net.create(CLIENT, params(RD)),
+        net.create(SERVER, params(RD)),
+    );
+    for round in 0..10_000 {
+        net.connect(a, b);
+        assert!(net.nodes[CLIENT].engine.timers.len() <= 2);
+        let (first, vi, second, other) = if round % 2 == 0 {
+            (CLIENT, a, SERVER, b)
+        } else {
+            (SERVER, b, CLIENT, a)
+        };
+        net.disconnect(first, vi);
+        net.settle();
+        net.disconnect(second, other);
+        net.clear_logs();
+    }
+    for node in &net.nodes {
+        assert_eq!(node.engine.exchange_usage(), (0, 0));
+        assert_eq!(node.engine.timers.len(), 0);
+        assert!(node.engine.incoming.iter().all(Option::is_none));
+        assert!(node.engine.closing.iter().all(Option::is_none));
+        assert_eq!(node.engine.peers.len(), 1);
+        assert!(node.engine.listeners.is_empty());
+    }
+}
+
+#[test]
+fn requests_that_no_consumer_answers_are_limited_and_others_go_on() {
+    let mut net = Net::pair();
+    let (a, b) = net.join(RD);
+    net.clear_logs();
+    let vis: Vec<_> = (0..12).map(|_| net.create(CLIENT, params(RD))).collect();
+    let mut listeners = Vec::new();
+    for vi in &vis {
+        listeners.push(net.listen(SERVER, "x"));
+        net.request(CLIENT, *vi, "x", &[SERVER], None);
+    }
+    net.settle();
+    assert_eq!(net.count(SERVER, Counter::DropIncomingFull), 4);
+    for vi in &vis[8..] {
+        assert_eq!(net.error(CLIENT, *vi), Some(ConnectError::Resources));
+    }
+    net.post_receive(SERVER, b, 8);
+    net.post_send(CLIENT, a, b"goes on");
+    net.settle();
+    assert_eq!(net.log(SERVER, b), [received(0, b"goes on")]);
+    // A rejected request is remembered only while its place is not wanted.
+    let conn = net.indication(SERVER, listeners[0]).unwrap().conn;
+    net.reject(SERVER, conn).unwrap();
+    net.request(CLIENT, vis[8], "x", &[SERVER], None);
+    net.settle();
+    assert_eq!(net.outcome(CLIENT, vis[8]), None);
+}
+
+#[test]
+fn acceptances_that_nobody_asked_for_leave_room_for_real_disconnects() {
+    let (mut net, a, b) = Net::connected(RD);
+    let c = net.create(CLIENT, params(RD));
+    let d = net.create(SERVER, params(RD));
+    net.connect(c, d);
+    let good = net.frames(SERVER, ConnectResponse1)[0].clone();
+    net.wire.cut = true;
+    for n in 0..1000_u32 {
+        let mut frame = good.clone();
+        frame[80..84].copy_from_slice(&(0x5000_0000 + n).to_be_bytes());
+        let len = frame.len();
+        seal(&mut frame, len, fcvi_frame::fcoe::Eof::T).unwrap();
+        net.inject(CLIENT, &frame);
+    }
+    assert_eq!(net.count(CLIENT, Counter::DropStrayConnect), 1000);
+    let limit = net.nodes[CLIENT].engine.config().max_closing as usize;
+    assert_eq!(net.frames(CLIENT, DisconnectRequest).len(), limit / 2);
+    net.wire.cut = false;
+    net.disconnect(CLIENT, a);
+    net.settle();
+    assert_eq!(net.state(SERVER, b), EndpointState::Error);
+    assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
+    net.advance(60 * S);
+    assert!(net.nodes[CLIENT].engine.closing.iter().all(Option::is_none));
+    assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
+}
+
+#[test]
+fn a_destroyed_vi_leaves_no_timer() {
+    let (mut net, a, b) = Net::connected(RD);
+    net.post_receive(SERVER, b, 5000);
+    net.wire.cut = true;
+    net.post_send(CLIENT, a, &[1; 5000]);
+    net.wire.cut = false;
+    let first = net.frames(CLIENT, fcvi_frame::iu::Opcode::SendRequest)[0].clone();
+    net.inject(SERVER, &first);
+    assert_eq!(net.nodes[SERVER].engine.timers.len(), 1);
+    net.disconnect(CLIENT, a);
+    net.settle();
+    net.disconnect(SERVER, b);
+    assert!(net.nodes[SERVER].engine.destroy_vi(b));
+    assert_eq!(net.nodes[SERVER].engine.timers.len(), 0);
+}
+
+#[test]
+fn a_timer_call_does_no_more_than_its_budget() {
+    let mut net = Net::pair();
+    net.wire.cut = true;
+    for _ in 0..20 {
+        let vi = net.create(CLIENT, params(RD));
+        net.request(CLIENT, vi, "x", &[SERVER], Some(MS));
+    }
+    let now_ns = net.now_ns + MS;
+    let idle = |net: &Net| {
+        let state = |n| net.nodes[CLIENT].engine.state(crate::ViIndex(n));
+        (0..20)
+            .filter(|n| state(*n) == Some(EndpointState::Idle))
+            .count()
+    };
+    let more = net.act(CLIENT, |engine, host| {
+        engine.handle_timeout(now_ns, 8, host)
+    });
+    assert!(more);
+    assert_eq!(idle(&net), 8);
+    let more = net.act(CLIENT, |engine, host| {
+        engine.handle_timeout(now_ns, 12, host)
+    });
+    assert!(!more);
+    assert_eq!(idle(&net), 20);
+}
+
+/// Frames of a whole connection with bytes changed at random and made well formed again:
+/// whatever they say, nothing panics and every table keeps its limit.
+#[test]
+fn frames_of_any_content_do_no_harm() {
+    let seed = 0xF0CC;
+    println!("seed {seed:#x}");
+    let mut rng = Rng::new(seed);
+    let mut net = Net::pair();
+    let (a, b) = net.join(RD);
+    net.nodes[SERVER].host.register(7, 0, 8192);
+    net.post_receive(SERVER, b, 5000);
+    net.post_send(CLIENT, a, &[1; 5000]);
+    let write = Send {
+        data: vec![1; 5000],
+        remote: Some((0, 7)),
+        ..Send::default()
+    };
+    net.post(CLIENT, a, write);
+    net.settle();
+    net.disconnect(CLIENT, a);
+    net.settle();
+    net.disconnect(SERVER, b);
+    let frames: Vec<_> = net.wire.trace.drain(..).map(|s| s.bytes).collect();
+    net.wire.tracing = false;
+    let mut listener = net.listen(SERVER, "x");
+    for round in 0..30_000 {
+        if round % 100 == 0 {
+            net.act(SERVER, |engine, host| engine.unlisten(listener, host));
+            net.disconnect(CLIENT, a);
+            net.disconnect(SERVER, b);
+            net.advance(30 * S);
+            net.connect(a, b);
+            net.clear_logs();
+            listener = net.listen(SERVER, "x");
+            net.post_receive(SERVER, b, 5000);
+        }
+        let mut frame = frames[rng.below(frames.len() as u64) as usize].clone();
+        for _ in 0..1 + rng.below(4) {
+            let at = rng.below(84.min(frame.len() as u64)) as usize;
+            frame[at] = rng.next() as u8;
+        }
+        if rng.below(4) > 0 {
+            let handle = [CLIENT, SERVER].map(|n| net.nodes[n].engine.endpoints[0].as_ref());
+            let handle = handle[rng.below(2) as usize].map_or(0, |ep| ep.handle);
+            frame[52..56].copy_from_slice(&handle.to_be_bytes());
+        }
+        let len = frame.len();
+        seal(&mut frame, len, fcvi_frame::fcoe::Eof::T).unwrap();
+        net.inject(rng.below(2) as usize, &frame);
+        net.advance(rng.below(MS));
+    }
+}

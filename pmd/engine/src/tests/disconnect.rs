@@ -1,0 +1,328 @@
+//! Connections ended: by either end, by both, and with the disconnects lost.
+
+use fcvi_frame::frame::FrameView;
+use fcvi_frame::iu::Opcode::{
+    ConnectResponse2 as Resp2, DisconnectRequest as Rqst, DisconnectResponse as Resp, SendRequest,
+};
+use fcvi_frame::reason::MessageReason;
+
+use crate::testkit::host::{Event, Receive};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, params, received};
+use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, Status};
+
+const RD: Level = Level::ReliableDelivery;
+const RETRY: u64 = 5 * S;
+
+fn reason(frame: &[u8]) -> MessageReason {
+    let frame = FrameView::parse(frame).unwrap();
+    MessageReason::from_parameter(frame.iu().unwrap().header.parameter)
+}
+
+#[test]
+fn disconnect_is_idle_at_once_and_an_error_at_the_other_end() {
+    let (mut net, a, b) = Net::connected(RD);
+    net.disconnect(CLIENT, a);
+    assert_eq!(net.log(CLIENT, a), [Event::State(EndpointState::Idle)]);
+    net.settle();
+    assert_eq!(net.log(SERVER, b), broken());
+    assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp)]);
+    assert_eq!(
+        reason(&net.frames(CLIENT, Rqst)[0]),
+        MessageReason::Disconnected
+    );
+    assert_eq!(reason(&net.frames(SERVER, Resp)[0]), MessageReason::None);
+    net.disconnect(SERVER, b);
+    net.disconnect(SERVER, b);
+    net.advance(60 * S);
+    assert_eq!(net.ius().len(), 2);
+    for node in [CLIENT, SERVER] {
+        assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
+        assert_eq!(net.nodes[node].engine.timers.len(), 0);
+    }
+}
+
+#[test]
+fn disconnect_is_legal_in_every_state_and_flushes_in_order() {
+    for steps in 0..5 {
+        let mut net = Net::pair();
+        let a = net.create(CLIENT, params(RD));
+        let b = net.create(SERVER, params(RD));
+        let listener = net.listen(SERVER, "x");
+        if steps >= 1 {
+            net.request(CLIENT, a, "x", &[SERVER], None);
+            net.settle();
+        }
+        if steps >= 2 {
+            if steps == 2 {
+                net.wire.lose(CLIENT, Resp2, u32::MAX);
+            }
+            let conn = net.indication(SERVER, listener).unwrap().conn;
+            net.accept(SERVER, conn, b).unwrap();
+            net.settle();
+        }
+        if steps == 4 {
+            net.disconnect(CLIENT, a);
+            net.settle();
+            assert_eq!(net.state(SERVER, b), EndpointState::Error);
+        }
+        for (node, vi) in [(SERVER, b), (CLIENT, a)] {
+            net.log(node, vi);
+            for _ in 0..3 {
+                net.post_receive(node, vi, 10);
+            }
+            net.disconnect(node, vi);
+            assert_eq!(net.state(node, vi), EndpointState::Idle);
+            let flushed: Vec<_> = net
+                .log(node, vi)
+                .into_iter()
+                .filter_map(|e| match e {
+                    Event::Received(r) => Some((r.id, r.status)),
+                    _ => None,
+                })
+                .collect();
+            assert_eq!(flushed, [0, 1, 2].map(|id| (id, Status::FLUSHED)));
+            assert!(net.nodes[node].engine.destroy_vi(vi));
+        }
+        net.advance(60 * S);
+        for node in [CLIENT, SERVER] {
+            assert_eq!(net.nodes[node].engine.exchange_usage().0, 0);
+        }
+    }
+}
+
+#[test]
+fn simultaneous_disconnects_answer_each_other() {
+    let (mut net, a, b) = Net::connected(RD);
+    net.disconnect(CLIENT, a);
+    net.disconnect(SERVER, b);
+    net.advance(60 * S);
+    for (node, vi) in [(CLIENT, a), (SERVER, b)] {
+        assert_eq!(net.state(node, vi), EndpointState::Idle);
+        assert_eq!(net.log(node, vi), [Event::State(EndpointState::Idle)]);
+        assert_eq!(net.frames(node, Rqst).len(), 1);
+        assert_eq!(net.frames(node, Resp).len(), 1);
+        assert_eq!(net.nodes[node].engine.exchange_usage(), (0, 0));
+    }
+}
+
+#[test]
+fn simultaneous_breaks_are_reported_once_at_each_end() {
+    let (mut net, a, b) = Net::connected(RD);
+    net.post_send(CLIENT, a, b"nobody");
+    net.post_send(SERVER, b, b"waits");
+    net.advance(60 * S);
+    for (node, vi) in [(CLIENT, a), (SERVER, b)] {
+        let lost = Event::Async(AsyncError::ConnectionLost);
+        let lost = net.log(node, vi).iter().filter(|e| **e == lost).count();
+        assert_eq!(lost, 1);
+        assert_eq!(net.count(node, Counter::Breaks), 1);
+    }
+}
+
+#[test]
+fn a_lost_disconnect_is_repeated_three_times_and_then_given_up() {
+    for lost in 0..5 {
+        let (mut net, a, b) = Net::connected(RD);
+        net.wire.lose(CLIENT, Rqst, lost);
+        net.disconnect(CLIENT, a);
+        net.advance(60 * S);
+        let told = lost < 4;
+        assert_eq!(net.log(SERVER, b) == broken(), told);
+        assert_eq!(net.frames(CLIENT, Rqst).len(), 4.min(lost as usize + 1));
+        assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), u64::from(!told));
+        assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
+        assert_eq!(net.nodes[CLIENT].engine.timers.len(), 0);
+    }
+}
+
+#[test]
+fn a_lost_response_makes_the_other_end_answer_that_it_knows_no_such_connection() {
+    let (mut net, a, b) = Net::connected(RD);
+    net.wire.lose(SERVER, Resp, 1);
+    net.disconnect(CLIENT, a);
+    net.advance(RETRY);
+    net.settle();
+    assert_eq!(net.log(SERVER, b), broken());
+    let answers = net.frames(SERVER, Resp);
+    assert_eq!(reason(&answers[1]), MessageReason::UnknownHandle);
+    assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), 0);
+    assert_eq!(net.count(CLIENT, Counter::Retries), 1);
+}
+
+#[test]
+fn an_end_that_never_heard_is_told_when_it_sends_again() {
+    for by_error in [false, true] {
+        let (mut net, a, b) = Net::connected(RD);
+        net.wire.cut = true;
+        let now_ns = net.now_ns;
+        if by_error {
+            net.act(SERVER, |engine, host| engine.fail_vi(now_ns, b, host));
+        } else {
+            net.disconnect(SERVER, b);
+        }
+        net.advance(60 * S);
+        assert_eq!(net.count(SERVER, Counter::CloseTimeouts), 1);
+        net.wire.cut = false;
+        assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
+        net.log(CLIENT, a);
+        // A burst makes one disconnect, not one for each message.
+        net.wire.trace.clear();
+        for _ in 0..5 {
+            net.post_send(CLIENT, a, b"are you there?");
+        }
+        net.settle();
+        assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+        assert_eq!(net.frames(SERVER, Rqst).len(), 1);
+        assert_eq!(net.count(SERVER, Counter::DropUnknownHandle), 5);
+        assert_eq!(net.count(CLIENT, Counter::Breaks), 1);
+    }
+}
+
+#[test]
+fn a_receiver_in_error_tells_a_sender_that_goes_on_in_bounded_time() {
+    let (mut net, a, b) = Net::connected(RD);
+    net.wire.lose(SERVER, Rqst, 3);
+    net.post_send(CLIENT, a, b"no receive is posted");
+    net.settle();
+    assert_eq!(net.state(SERVER, b), EndpointState::Error);
+    let start_ns = net.now_ns;
+    while net.state(CLIENT, a) == EndpointState::Connected {
+        net.post_send(CLIENT, a, b"goes on");
+        net.advance(100 * MS);
+        assert!(net.now_ns < start_ns + 4 * RETRY, "not told in time");
+    }
+    let lost = Event::Async(AsyncError::ConnectionLost);
+    for (node, vi) in [(CLIENT, a), (SERVER, b)] {
+        let log = net.log(node, vi);
+        assert_eq!(log.iter().filter(|e| **e == lost).count(), 1);
+    }
+}
+
+#[test]
+fn a_disconnect_of_an_unknown_connection_is_answered_and_changes_nothing() {
+    let (mut net, a, b) = Net::connected(RD);
+    let (c, _) = net.join(RD);
+    net.clear_logs();
+    net.disconnect(CLIENT, c);
+    let frame = net.frames(CLIENT, Rqst)[0].clone();
+    net.settle();
+    net.wire.trace.clear();
+    net.clear_logs();
+    net.inject(SERVER, &frame);
+    net.settle();
+    let answer = net.frames(SERVER, Resp);
+    assert_eq!(reason(&answer[0]), MessageReason::UnknownHandle);
+    assert_eq!(net.count(CLIENT, Counter::DropStrayConnect), 1);
+    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    net.post_receive(SERVER, b, 10);
+    net.post_send(CLIENT, a, b"ok");
+    net.settle();
+    assert_eq!(net.log(SERVER, b), [received(0, b"ok")]);
+}
+
+#[test]
+fn a_message_cut_off_by_a_disconnect_frees_its_ox_id_after_r_a_tov() {
+    let (mut net, a, _) = Net::connected(RD);
+    net.nodes[CLIENT].host.room = 1;
+    net.post_send(CLIENT, a, &[0; 5000]);
+    net.nodes[CLIENT].host.room = usize::MAX;
+    net.disconnect(CLIENT, a);
+    net.settle();
+    assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 1));
+    let now_ns = net.now_ns + 10 * S;
+    let pool = &mut net.nodes[CLIENT].engine.exchanges;
+    assert!(pool.open(now_ns).is_some());
+    assert_eq!(pool.usage(), (1, 0));
+}
+
+#[test]
+fn a_message_that_was_never_sent_costs_no_ox_id() {
+    let (mut net, a, _) = Net::connected(RD);
+    net.nodes[CLIENT].host.room = 0;
+    net.post_send(CLIENT, a, &[0; 5000]);
+    net.nodes[CLIENT].host.room = usize::MAX;
+    net.disconnect(CLIENT, a);
+    net.settle();
+    assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
+}
+
+#[test]
+fn a_lost_peer_ends_everything_with_it_and_nothing_else() {
+    let configs = (0..3).map(crate::testkit::net::config).collect();
+    let mut net = Net::new(configs, 5);
+    let (a, b) = net.join(RD);
+    // The client also talks to node 2, asks the server a second time, and holds its request.
+    let c = net.create(CLIENT, params(RD));
+    let d = net.create(2, params(RD));
+    let listener = net.listen(2, "y");
+    net.request(CLIENT, c, "y", &[2], None);
+    net.settle();
+    let conn = net.indication(2, listener).unwrap().conn;
+    net.accept(2, conn, d).unwrap();
+    net.settle();
+    let asking = net.create(CLIENT, params(RD));
+    net.listen(SERVER, "x");
+    net.request(CLIENT, asking, "x", &[SERVER], None);
+    let asked = net.create(SERVER, params(RD));
+    let listener = net.listen(CLIENT, "z");
+    net.request(SERVER, asked, "z", &[CLIENT], None);
+    net.settle();
+    let held = net.indication(CLIENT, listener).unwrap().conn;
+    net.clear_logs();
+    net.peer_lost(CLIENT, SERVER);
+    assert_eq!(net.log(CLIENT, a), broken());
+    assert_eq!(net.error(CLIENT, asking), Some(ConnectError::NotReachable));
+    let late = net.create(CLIENT, params(RD));
+    let void = net.accept(CLIENT, held, late);
+    assert_eq!(void, Err(ConnectError::Timeout));
+    assert_eq!(net.log(CLIENT, c), []);
+    assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
+    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
+    // What the other end sends now is for a connection that it still believes in, but a
+    // station that went gets no answer.
+    net.wire.trace.clear();
+    net.post_send(SERVER, b, b"I am a ghost");
+    net.settle();
+    assert_eq!(net.ius(), [(SERVER, SendRequest)]);
+    assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
+}
+
+#[test]
+fn a_peer_lost_in_the_middle_of_a_connection_procedure_ends_it() {
+    for server_side in [false, true] {
+        let mut net = Net::pair();
+        let a = net.create(CLIENT, params(RD));
+        let b = net.create(SERVER, params(RD));
+        let receive = Receive::default;
+        net.nodes[CLIENT].host.post_receive(a, receive());
+        net.nodes[SERVER].host.post_receive(b, receive());
+        let listener = net.listen(SERVER, "x");
+        net.request(CLIENT, a, "x", &[SERVER], None);
+        net.settle();
+        let conn = net.indication(SERVER, listener).unwrap().conn;
+        net.wire.lose(CLIENT, Resp2, u32::MAX);
+        net.accept(SERVER, conn, b).unwrap();
+        net.settle();
+        let (node, vi, peer, error) = if server_side {
+            (SERVER, b, CLIENT, ConnectError::Timeout)
+        } else {
+            (CLIENT, a, SERVER, ConnectError::NotReachable)
+        };
+        net.peer_lost(node, peer);
+        assert_eq!(net.error(node, vi), Some(error));
+        assert_eq!(net.state(node, vi), EndpointState::Idle);
+        assert_eq!(net.nodes[node].host.vi(vi).receives.len(), 1);
+        assert_eq!(net.nodes[node].engine.exchange_usage().0, 0);
+        assert!(net.nodes[SERVER].engine.incoming[0].is_none() == server_side);
+    }
+}
+
+#[test]
+fn descriptors_posted_in_error_are_flushed() {
+    let (mut net, a, b) = Net::connected(RD);
+    net.disconnect(SERVER, b);
+    net.settle();
+    net.log(CLIENT, a);
+    net.post_send(CLIENT, a, b"too late");
+    assert_eq!(net.log(CLIENT, a), [Event::Sent(0, Status::FLUSHED, 0)]);
+}

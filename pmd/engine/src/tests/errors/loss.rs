@@ -1,0 +1,120 @@
+//! Frames and whole messages that never came.
+
+use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
+
+use super::{Case, RD, UD, remote_write_failed};
+use crate::testkit::host::Event;
+use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, sent};
+use crate::{AsyncError, Counter, Level, Status};
+
+const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
+
+/// Loses frame `lost` of a message of three, `remote` with immediate data.
+fn frame_missing(level: Level, remote: bool, lost: usize, immediate: Option<u32>) -> Case {
+    let mut case = Case::with_receives(level, &[9000, 9000, 9000]);
+    case.net.wire.cut = true;
+    if remote {
+        case.write((0x1000, 7), 6000, immediate);
+    } else {
+        case.net.post_send(CLIENT, case.a, &[1; 6000]);
+    }
+    let opcode = if remote { WriteRequest } else { SendRequest };
+    let frames = case.net.frames(CLIENT, opcode);
+    assert_eq!(frames.len(), 3);
+    case.net.wire.cut = false;
+    for (at, frame) in frames.iter().enumerate() {
+        if at != lost {
+            case.net.inject(SERVER, frame);
+        }
+    }
+    case
+}
+
+#[test]
+fn frame_missing_ud() {
+    frame_missing(UD, false, 1, None).goes_on(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
+    let failed = remote_write_failed(0, INCOMPLETE);
+    frame_missing(UD, true, 1, Some(1)).goes_on(&[sent(0, 6000)], &[failed]);
+    // Without its first frame a message claimed nothing.
+    frame_missing(UD, false, 0, None).goes_on(&[sent(0, 6000)], &[]);
+    // Without its last one it ends by E_D_TOV ...
+    let mut case = frame_missing(UD, false, 2, None);
+    case.net.advance(2 * S - 1);
+    assert_eq!(case.net.log(SERVER, case.b), []);
+    case.net.advance(1);
+    assert_eq!(case.net.count(SERVER, Counter::IncompleteMessages), 1);
+    case.goes_on(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
+    // ... or by the next message.
+    let mut case = frame_missing(UD, false, 2, None);
+    case.net.post_send(CLIENT, case.a, b"next");
+    case.goes_on(
+        &[sent(0, 6000), sent(1, 4)],
+        &[receive_failed(0, INCOMPLETE), received(1, b"next")],
+    );
+}
+
+#[test]
+fn frame_missing_rd() {
+    frame_missing(RD, false, 1, None).breaks(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
+    let failed = remote_write_failed(0, INCOMPLETE);
+    frame_missing(RD, true, 1, Some(1)).breaks(&[sent(0, 6000)], &[failed]);
+    let mut case = frame_missing(RD, false, 2, None);
+    case.net.advance(2 * S);
+    case.breaks(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
+    let mut case = frame_missing(RD, false, 2, None);
+    case.net.post_send(CLIENT, case.a, b"next");
+    case.breaks(
+        &[sent(0, 6000), sent(1, 4)],
+        &[receive_failed(0, INCOMPLETE)],
+    );
+}
+
+#[test]
+fn frame_missing_in_write_ud() {
+    frame_missing(UD, true, 1, None).goes_on(&[sent(0, 6000)], &[]);
+    let mut case = frame_missing(UD, true, 2, None);
+    case.net.advance(2 * S);
+    assert_eq!(case.net.count(SERVER, Counter::IncompleteMessages), 1);
+    case.goes_on(&[sent(0, 6000)], &[]);
+}
+
+#[test]
+fn frame_missing_in_write_rd() {
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    frame_missing(RD, true, 1, None).breaks(&[sent(0, 6000)], &[aborted]);
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    let mut case = frame_missing(RD, true, 2, None);
+    case.net.advance(2 * S);
+    case.breaks(&[sent(0, 6000)], &[aborted]);
+}
+
+fn message_lost(level: Level, next_is_write: bool, receives: &[u32]) -> Case {
+    let mut case = Case::with_receives(level, receives);
+    case.net.wire.lose(CLIENT, SendRequest, 1);
+    case.net.post_send(CLIENT, case.a, b"lost");
+    if next_is_write {
+        case.write((0x1000, 7), 4, None);
+    } else {
+        case.net.post_send(CLIENT, case.a, b"next");
+    }
+    case
+}
+
+#[test]
+fn message_lost_ud() {
+    let mut case = message_lost(UD, false, &[64, 64]);
+    case.net.settle();
+    assert_eq!(case.net.count(SERVER, Counter::LostMessages), 1);
+    case.goes_on(&[sent(0, 4), sent(1, 4)], &[received(0, b"next")]);
+    message_lost(UD, true, &[64]).goes_on(&[sent(0, 4), sent(1, 4)], &[]);
+}
+
+#[test]
+fn message_lost_rd() {
+    let transport = || Event::Async(AsyncError::RdmaTransport);
+    let sends = [sent(0, 4), sent(1, 4)];
+    let failed = receive_failed(0, Status::TRANSPORT);
+    message_lost(RD, false, &[64, 64]).breaks(&sends, &[failed]);
+    message_lost(RD, false, &[]).breaks(&sends, &[transport()]);
+    message_lost(RD, true, &[64]).breaks(&sends, &[transport()]);
+}

@@ -1,0 +1,416 @@
+//! Whole lives of connections on a bad wire, judged by what was posted.
+//!
+//! Both nodes post sends, writes and receives, connect, disconnect and wait at
+//! random while the wire loses, doubles, delays and damages frames and is cut
+//! now and then. Then the wire heals, each end sends once more, and the judge
+//! looks at everything either consumer saw:
+//!
+//! * UD: every message delivered was sent, whole, in order and at most once.
+//! * RD: the messages delivered are the first ones sent, none missing; both ends
+//!   know of a break, and each was told once.
+//! * Always: descriptors complete once, in order; nothing completes well after a
+//!   break; no OX_ID, timer or table entry stays behind.
+
+use crate::testkit::host::{Event, Send};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
+use crate::testkit::rng::Rng;
+use crate::testkit::wire::Faults;
+use crate::{AsyncError, ConnId, EndpointState, Level, Status, ViIndex};
+
+const CAPACITY: u32 = 10_000;
+const REGION: u32 = 7;
+const MAX_SEND: u64 = 9_000;
+
+/// One end of a connection.
+struct End {
+    node: usize,
+    vi: ViIndex,
+    /// What was sent in this connection, in order: its bytes.
+    sent: Vec<Vec<u8>>,
+    next_send_id: u64,
+    next_receive_id: u64,
+    losses_told: u32,
+    broken: bool,
+}
+
+/// What one connection came to.
+#[derive(Debug, Default)]
+struct Tally {
+    connections: u32,
+    failed: u32,
+    broken: u32,
+    delivered: u32,
+}
+
+struct Simulation {
+    net: Net,
+    rng: Rng,
+    level: Level,
+    ends: [End; 2],
+    tally: Tally,
+    message_number: u64,
+    what: String,
+}
+
+/// Bytes that only this message has: its number, and a pattern from it.
+fn message(number: u64, len: usize) -> Vec<u8> {
+    let mut data = Rng::new(number).bytes(len);
+    let head = number.to_be_bytes();
+    let n = len.min(8);
+    data[..n].copy_from_slice(&head[..n]);
+    data
+}
+
+impl Simulation {
+    fn new(seed: u64, level: Level, faults: Faults) -> Self {
+        let configs = [CLIENT, SERVER].map(|node| {
+            let mut config = config(node);
+            config.ulp_timeout_ns = 400 * MS;
+            config.e_d_tov_ns = 50 * MS;
+            config.r_a_tov_ns = 200 * MS;
+            config
+        });
+        let mut net = Net::new(configs.to_vec(), seed);
+        net.wire.tracing = false;
+        net.wire.faults = faults;
+        let end = |net: &mut Net, node| End {
+            node,
+            vi: net.create(node, params(level)),
+            sent: Vec::new(),
+            next_send_id: 0,
+            next_receive_id: 0,
+            losses_told: 0,
+            broken: false,
+        };
+        for node in [CLIENT, SERVER] {
+            net.nodes[node].host.register(REGION, 0, CAPACITY as usize);
+        }
+        let ends = [end(&mut net, CLIENT), end(&mut net, SERVER)];
+        Self {
+            net,
+            rng: Rng::new(seed),
+            level,
+            ends,
+            tally: Tally::default(),
+            message_number: 0,
+            what: format!("seed {seed:#x}, {level:?}, {faults:?}"),
+        }
+    }
+
+    /// One connection: made or failed, used, healed, judged, ended.
+    fn connection(&mut self) {
+        for end in &mut self.ends {
+            end.sent.clear();
+            end.losses_told = 0;
+            end.broken = false;
+        }
+        let faults = self.net.wire.faults;
+        // Receives may be posted before connecting, and stay.
+        for at in [0, 0, 0, 1, 1, 1] {
+            self.receives(at);
+        }
+        if self.connect() {
+            self.tally.connections += 1;
+            self.traffic();
+        } else {
+            self.tally.failed += 1;
+        }
+        self.net.wire.faults = Faults::default();
+        self.net.wire.cut = false;
+        self.net.advance(2 * S);
+        self.last_words();
+        self.net.advance(2 * S);
+        self.judge_both_ends();
+        for at in 0..2 {
+            let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+            self.net.disconnect(node, vi);
+            self.net.settle();
+            self.take_log(at);
+            let queues = self.net.nodes[node].host.vi(vi);
+            assert!(queues.sends.is_empty(), "{}", self.what);
+            assert!(queues.receives.is_empty(), "{}", self.what);
+            assert_eq!(queues.next_send_id, self.ends[at].next_send_id);
+            assert_eq!(queues.next_receive_id, self.ends[at].next_receive_id);
+        }
+        self.net.advance(2 * S);
+        self.judge_leftovers();
+        self.net.wire.faults = faults;
+    }
+
+    fn connect(&mut self) -> bool {
+        let (a, b) = (self.ends[0].vi, self.ends[1].vi);
+        let listener = self.net.listen(SERVER, "x");
+        self.net.request(CLIENT, a, "x", &[SERVER], Some(2 * S));
+        let (mut client, mut server) = (None, None);
+        let mut conn: Option<ConnId> = None;
+        for _ in 0..60 {
+            self.net.advance(50 * MS);
+            if conn.is_none() {
+                conn = self.net.indication(SERVER, listener).map(|i| i.conn);
+                if let Some(conn) = conn {
+                    server = self.net.accept(SERVER, conn, b).err().map(Err);
+                }
+            }
+            client = client.or(self.net.outcome(CLIENT, a));
+            server = server.or(self.net.outcome(SERVER, b));
+            if client.is_some() && (server.is_some() || conn.is_none()) {
+                break;
+            }
+        }
+        self.net
+            .act(SERVER, |engine, host| engine.unlisten(listener, host));
+        assert!(client.is_some(), "{}: no outcome", self.what);
+        matches!((client, server), (Some(Ok(_)), Some(Ok(_))))
+    }
+
+    fn traffic(&mut self) {
+        for _ in 0..self.rng.below(120) {
+            let at = self.rng.below(2) as usize;
+            match self.rng.below(12) {
+                0..5 => self.send(at),
+                5..9 => self.receives(at),
+                9 => self.write(at),
+                10 => {
+                    let pause = self.rng.below(20 * MS);
+                    self.net.advance(pause);
+                }
+                _ => {
+                    if self.rng.below(20) == 0 {
+                        self.net.wire.cut ^= true;
+                    }
+                    self.net.advance(2 * MS);
+                }
+            }
+        }
+    }
+
+    fn receives(&mut self, at: usize) {
+        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        for _ in 0..4 {
+            self.net.post_receive(node, vi, CAPACITY);
+        }
+    }
+
+    fn send(&mut self, at: usize) {
+        let len = match self.rng.below(4) {
+            0 => self.rng.below(MAX_SEND),
+            1 => 2096 + self.rng.below(3) - 1,
+            _ => self.rng.below(100),
+        };
+        self.post(at, len as usize, None);
+    }
+
+    fn write(&mut self, at: usize) {
+        let len = self.rng.below(5_000) as usize;
+        let (immediate, data) = (self.rng.below(2) == 0, vec![at as u8 + 1; len]);
+        let write = Send {
+            data,
+            remote: Some((0, REGION)),
+            immediate: immediate.then_some(at as u32),
+            ..Send::default()
+        };
+        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        if immediate {
+            // It shows itself at the other end as a message without bytes of its own.
+            self.ends[at].sent.push(Vec::new());
+        }
+        self.net.post(node, vi, write);
+    }
+
+    fn post(&mut self, at: usize, len: usize, immediate: Option<u32>) {
+        self.message_number += 1;
+        let data = message(self.message_number, len.max(8));
+        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        self.ends[at].sent.push(data.clone());
+        let send = Send {
+            data,
+            immediate,
+            ..Send::default()
+        };
+        self.net.post(node, vi, send);
+    }
+
+    /// Each end sends once more on the healed wire, with enough receives at the other.
+    fn last_words(&mut self) {
+        for at in 0..2 {
+            self.receives(at);
+        }
+        for at in 0..2 {
+            self.post(at, 8, None);
+            self.net.advance(10 * MS);
+        }
+    }
+
+    /// Reads what a consumer saw and checks what must hold by itself. Returns the data of
+    /// the messages delivered.
+    fn take_log(&mut self, at: usize) -> Vec<Vec<u8>> {
+        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        let log = self.net.log(node, vi);
+        let what = &self.what;
+        let end = &mut self.ends[at];
+        let mut delivered = Vec::new();
+        for event in log {
+            match event {
+                Event::Sent(id, status, _) => {
+                    assert_eq!(id, end.next_send_id, "{what}: sends complete in order");
+                    end.next_send_id += 1;
+                    assert!(!end.broken || status == Status::FLUSHED, "{what}");
+                }
+                Event::Received(received) => {
+                    let id = received.id;
+                    assert_eq!(
+                        id, end.next_receive_id,
+                        "{what}: receives complete in order"
+                    );
+                    end.next_receive_id += 1;
+                    let flushed = received.status == Status::FLUSHED;
+                    assert!(!end.broken || flushed, "{what}: after the break");
+                    if received.status.is_ok() {
+                        let whole = received.remote_write
+                            || received.length_bytes as usize == received.data.len();
+                        assert!(whole, "{what}");
+                        delivered.push(received.data);
+                    } else {
+                        assert_eq!(received.length_bytes, 0, "{what}");
+                    }
+                }
+                Event::State(EndpointState::Error) => {
+                    assert!(!end.broken, "{what}: broken twice");
+                    end.broken = true;
+                }
+                Event::Async(AsyncError::ConnectionLost) => {
+                    assert!(end.broken, "{what}");
+                    end.losses_told += 1;
+                }
+                Event::State(_) | Event::Async(_) => {}
+            }
+        }
+        delivered
+    }
+
+    fn judge_both_ends(&mut self) {
+        let delivered = [self.take_log(0), self.take_log(1)];
+        let state = |at: usize| self.net.state(self.ends[at].node, self.ends[at].vi);
+        let states = [state(0), state(1)];
+        let what = format!("{}: {states:?}", self.what);
+        let connected = |s: EndpointState| s == EndpointState::Connected;
+        assert_eq!(connected(states[0]), connected(states[1]), "{what}");
+        for (end, state) in self.ends.iter().zip(states) {
+            let told = u32::from(state == EndpointState::Error);
+            assert_eq!(end.losses_told, told, "{what}: each break is told once");
+        }
+        if states.contains(&EndpointState::Error) {
+            self.tally.broken += 1;
+        }
+        for (receiver, got) in delivered.iter().enumerate() {
+            let sent = &self.ends[1 - receiver].sent;
+            self.tally.delivered += got.len() as u32;
+            match self.level {
+                Level::UnreliableDelivery => assert_subsequence(got, sent, &what),
+                Level::ReliableDelivery => {
+                    assert_eq!(*got, sent[..got.len()], "{what}: the first ones, in order");
+                    if connected(states[0]) {
+                        assert_eq!(got.len(), sent.len(), "{what}: nothing is missing");
+                    }
+                }
+            }
+        }
+    }
+
+    fn judge_leftovers(&self) {
+        for (at, node) in self.net.nodes.iter().enumerate() {
+            let what = &self.what;
+            let pattern = 2 - at as u8;
+            let bytes = &node.host.regions[&REGION].bytes;
+            let written = bytes.iter().all(|b| *b == 0 || *b == pattern);
+            assert!(written, "{what}: bytes that nobody wrote");
+            let beyond = &bytes[5_000..];
+            assert!(beyond.iter().all(|b| *b == 0), "{what}: beyond the target");
+            assert_eq!(node.engine.exchange_usage().0, 0, "{what}: open exchanges");
+            assert!(node.engine.closing.iter().all(Option::is_none), "{what}");
+            assert!(node.engine.listeners.is_empty(), "{what}");
+            assert!(node.engine.timers.len() <= 3, "{what}");
+        }
+    }
+}
+
+/// Every message of `got` was sent, in this order, each at most once.
+fn assert_subsequence(got: &[Vec<u8>], sent: &[Vec<u8>], what: &str) {
+    let mut rest = sent.iter();
+    for data in got {
+        assert!(rest.any(|s| s == data), "{what}: not sent, twice or late");
+    }
+}
+
+fn simulate(seeds: u64, level: Level, faults: Faults) -> Tally {
+    let mut total = Tally::default();
+    for seed in 0..seeds {
+        let mut simulation = Simulation::new(0x5EED_0000 + seed, level, faults);
+        for _ in 0..4 {
+            simulation.connection();
+        }
+        total.connections += simulation.tally.connections;
+        total.failed += simulation.tally.failed;
+        total.broken += simulation.tally.broken;
+        total.delivered += simulation.tally.delivered;
+    }
+    println!("{level:?}, {faults:?}: {total:?}");
+    total
+}
+
+/// Wires from good to hardly usable.
+fn wires() -> [Faults; 6] {
+    let none = Faults {
+        late_ns: 5 * MS,
+        ..Faults::default()
+    };
+    [
+        none,
+        Faults {
+            loss: 10_000,
+            ..none
+        },
+        Faults {
+            duplicate: 100_000,
+            ..none
+        },
+        Faults {
+            late: 50_000,
+            ..none
+        },
+        Faults {
+            corrupt: 20_000,
+            ..none
+        },
+        Faults {
+            loss: 150_000,
+            duplicate: 100_000,
+            corrupt: 50_000,
+            late: 100_000,
+            ..none
+        },
+    ]
+}
+
+#[test]
+fn unreliable_delivery_on_bad_wires() {
+    for faults in wires() {
+        let tally = simulate(40, Level::UnreliableDelivery, faults);
+        assert!(
+            tally.connections > 100 && tally.delivered > 1000,
+            "{tally:?}"
+        );
+    }
+}
+
+#[test]
+fn reliable_delivery_on_bad_wires() {
+    for faults in wires() {
+        let tally = simulate(40, Level::ReliableDelivery, faults);
+        assert!(
+            tally.connections > 100 && tally.delivered > 100,
+            "{tally:?}"
+        );
+        assert!(tally.broken > 0, "{tally:?}");
+    }
+}

@@ -1,0 +1,262 @@
+//! Every state of a VI against everything that can happen to it.
+//!
+//! The frames are those of one recorded connection. Engines from the same seed draw the
+//! same handles and IDs, so that its frames fit a VI that is brought into a state anew.
+
+use std::fmt::Write;
+
+use fcvi_frame::iu::Opcode::{
+    ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
+    SendRequest,
+};
+
+use crate::testkit::host::Event;
+use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
+use crate::{AsyncError, ConnId, ConnectError, Level, Status, ViIndex};
+
+const RD: Level = Level::ReliableDelivery;
+
+/// The states of the two halves of the procedure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Idle,
+    /// Client: RQST sent.
+    Requesting,
+    /// Client: RESP2 sent.
+    AwaitResponse3,
+    /// Server: RESP1 sent.
+    AwaitResponse2,
+    Connected,
+    Error,
+}
+
+const CLIENT_STATES: [At; 5] = [
+    At::Idle,
+    At::Requesting,
+    At::AwaitResponse3,
+    At::Connected,
+    At::Error,
+];
+const SERVER_STATES: [At; 4] = [At::Idle, At::AwaitResponse2, At::Connected, At::Error];
+
+/// A VI of each node; the subject's node is cut off from the other one.
+struct Stage {
+    net: Net,
+    a: ViIndex,
+    b: ViIndex,
+    /// A request that the subject's consumer may accept.
+    held: ConnId,
+}
+
+impl Stage {
+    fn subject(&self, node: usize) -> ViIndex {
+        if node == CLIENT { self.a } else { self.b }
+    }
+}
+
+fn start() -> (Net, ViIndex, ViIndex) {
+    let mut net = Net::pair();
+    let a = net.create(CLIENT, params(RD));
+    let b = net.create(SERVER, params(RD));
+    (net, a, b)
+}
+
+/// Brings the subject of this node into a state.
+fn stage(node: usize, at: At) -> Stage {
+    let (mut net, a, b) = start();
+    let listener = net.listen(SERVER, "x");
+    match at {
+        At::AwaitResponse3 => net.wire.lose(SERVER, ConnectResponse3, u32::MAX),
+        At::AwaitResponse2 => net.wire.lose(CLIENT, ConnectResponse2, u32::MAX),
+        At::Idle | At::Requesting | At::Connected | At::Error => {}
+    }
+    if at != At::Idle {
+        net.request(CLIENT, a, "x", &[SERVER], None);
+        net.settle();
+    }
+    if !matches!(at, At::Idle | At::Requesting) {
+        let conn = net.indication(SERVER, listener).expect("a request").conn;
+        net.accept(SERVER, conn, b).expect("a match");
+        net.settle();
+    }
+    if at == At::Error {
+        let (other, vi) = if node == CLIENT {
+            (SERVER, b)
+        } else {
+            (CLIENT, a)
+        };
+        net.disconnect(other, vi);
+        net.settle();
+    }
+    // A request of another VI for the subject's consumer.
+    let asking = net.create(1 - node, params(RD));
+    let listener = net.listen(node, "held");
+    net.request(1 - node, asking, "held", &[node], None);
+    net.settle();
+    let held = net.indication(node, listener).expect("a request").conn;
+    net.wire.cut = true;
+    for (node, vi) in [(CLIENT, a), (SERVER, b)] {
+        net.outcome(node, vi);
+        net.post_receive(node, vi, 100);
+    }
+    net.clear_logs();
+    Stage { net, a, b, held }
+}
+
+/// The frames of a whole connection that `from` sent, under the names of the table.
+fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let (mut net, a, b) = start();
+    let listener = net.listen(SERVER, "x");
+    net.request(CLIENT, a, "x", &[SERVER], None);
+    net.settle();
+    let conn = net.indication(SERVER, listener).expect("a request").conn;
+    net.accept(SERVER, conn, b).expect("a match");
+    net.settle();
+    let vi = if from == CLIENT { a } else { b };
+    net.post_send(from, vi, b"message");
+    net.disconnect(from, vi);
+    let names = [
+        ("RQST", ConnectRequest),
+        ("RESP1 accepted", ConnectResponse1),
+        ("RESP2", ConnectResponse2),
+        ("RESP3", ConnectResponse3),
+        ("message", SendRequest),
+        ("DISCONNECT_RQST", DisconnectRequest),
+    ];
+    let mut frames: Vec<_> = names
+        .iter()
+        .flat_map(|(name, opcode)| net.frames(from, *opcode).into_iter().map(|f| (*name, f)))
+        .collect();
+    if from == SERVER {
+        let (mut net, a, _) = start();
+        net.request(CLIENT, a, "x", &[SERVER], None);
+        net.settle();
+        let refusal = net.frames(SERVER, ConnectResponse1)[0].clone();
+        frames.push(("RESP1 no match", refusal));
+    }
+    frames
+}
+
+type Verb = (&'static str, fn(&mut Stage, usize) -> String);
+
+fn result(outcome: Result<(), ConnectError>) -> String {
+    match outcome {
+        Ok(()) => String::new(),
+        Err(error) => format!("{error:?}: "),
+    }
+}
+
+fn verbs() -> Vec<Verb> {
+    vec![
+        ("connect", |s, node| {
+            let vi = s.subject(node);
+            result(s.net.try_request(node, vi, "y", &[1 - node], None))
+        }),
+        ("accept", |s, node| {
+            let (vi, held) = (s.subject(node), s.held);
+            result(s.net.accept(node, held, vi))
+        }),
+        ("disconnect", |s, node| {
+            let vi = s.subject(node);
+            s.net.disconnect(node, vi);
+            String::new()
+        }),
+        ("destroy", |s, node| {
+            let vi = s.subject(node);
+            if s.net.nodes[node].engine.destroy_vi(vi) {
+                "gone".to_owned()
+            } else {
+                "stays: ".to_owned()
+            }
+        }),
+        ("fail_vi", |s, node| {
+            let (vi, now_ns) = (s.subject(node), s.net.now_ns);
+            s.net
+                .act(node, |engine, host| engine.fail_vi(now_ns, vi, host));
+            String::new()
+        }),
+        ("post_send", |s, node| {
+            let vi = s.subject(node);
+            s.net.post_send(node, vi, b"x");
+            String::new()
+        }),
+        ("peer_lost", |s, node| {
+            s.net.peer_lost(node, 1 - node);
+            String::new()
+        }),
+        ("FCVI_ULP_TIMEOUT", |s, _| {
+            s.net.advance(20 * S);
+            String::new()
+        }),
+    ]
+}
+
+/// The state after an event, and what the consumer saw: the outcome of its call, flushed
+/// descriptors, messages, the loss of the connection.
+fn after(mut stage: Stage, node: usize) -> String {
+    let vi = stage.subject(node);
+    let Some(state) = stage.net.nodes[node].engine.state(vi) else {
+        return String::new();
+    };
+    let mut cell = format!("{state:?}");
+    match stage.net.outcome(node, vi) {
+        Some(Ok(_)) => cell.push_str(" =Ok"),
+        Some(Err(error)) => write!(cell, " ={error:?}").expect("a string"),
+        None => {}
+    }
+    for event in stage.net.log(node, vi) {
+        cell.push_str(match event {
+            Event::Sent(_, Status::OK, _) => " sent",
+            Event::Sent(_, Status::FLUSHED, _) => " send-flushed",
+            Event::Sent(..) => " send-failed",
+            Event::Received(r) if r.status.is_ok() => " received",
+            Event::Received(r) if r.status == Status::FLUSHED => " receive-flushed",
+            Event::Received(_) => " receive-failed",
+            Event::Async(AsyncError::ConnectionLost) => " CONN_LOST",
+            Event::Async(_) => " async",
+            Event::State(_) => "",
+        });
+    }
+    cell
+}
+
+fn table(node: usize, states: &[At]) -> String {
+    let mut table = String::new();
+    let mut row = |name: &str, cells: Vec<String>| {
+        writeln!(table, "{name}").expect("a string");
+        for (at, cell) in states.iter().zip(cells) {
+            writeln!(table, "    {:<15} {cell}", format!("{at:?}")).expect("a string");
+        }
+    };
+    for (name, verb) in verbs() {
+        let cell = |at: &At| {
+            let mut stage = stage(node, *at);
+            let result = verb(&mut stage, node);
+            result + &after(stage, node)
+        };
+        row(name, states.iter().map(cell).collect());
+    }
+    for (name, frame) in recorded(1 - node) {
+        let cell = |at: &At| {
+            let mut stage = stage(node, *at);
+            stage.net.inject(node, &frame);
+            after(stage, node)
+        };
+        row(name, states.iter().map(cell).collect());
+    }
+    table
+}
+
+#[test]
+fn every_event_in_every_state_of_a_client() {
+    let expected = include_str!("states/client.txt");
+    let found = table(CLIENT, &CLIENT_STATES);
+    assert!(found == expected, "the whole table:\n{found}");
+}
+
+#[test]
+fn every_event_in_every_state_of_a_server() {
+    let expected = include_str!("states/server.txt");
+    let found = table(SERVER, &SERVER_STATES);
+    assert!(found == expected, "the whole table:\n{found}");
+}
