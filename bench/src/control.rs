@@ -35,6 +35,9 @@ const SILENT: Duration = Duration::from_secs(2);
 /// How often the end of a round is said on a port that may lose it.
 const STOP_TRIES: u32 = 20;
 
+/// Pauses of a receiver between two looks at an empty ring that the kernel fills.
+const PAUSES: u32 = 64;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Not the last frame of its message.
@@ -98,12 +101,17 @@ pub(crate) struct RawEnd {
     frames: Frames,
     peer: MacBytes,
     buffer: Vec<u8>,
+    /// A receiver that looks without pause takes the cache lines of an empty ring away from
+    /// the sender's thread, which fills it inside the kernel; that would slow the control down.
+    pauses: u32,
 }
 
 impl RawEnd {
     /// An end on a port that nobody else uses.
     pub(crate) fn new(port: Box<dyn Port>) -> Self {
+        let is_kernels = port.capabilities().driver == "af_packet";
         Self {
+            pauses: if is_kernels { PAUSES } else { 0 },
             port,
             received: MbufBatch::new(),
             unsent: MbufBatch::new(),
@@ -250,8 +258,13 @@ impl RawEnd {
                 self.confirm_stop()?;
                 break;
             }
-            if taken == 0 && idle.is_longer_than(SILENT) {
-                break;
+            if taken == 0 {
+                if idle.is_longer_than(SILENT) {
+                    break;
+                }
+                for _ in 0..self.pauses {
+                    core::hint::spin_loop();
+                }
             }
         }
         let per_message = u64::from(self.frames.count);

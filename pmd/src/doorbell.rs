@@ -29,6 +29,12 @@ impl Doorbells {
         self.summary.fetch_or(1 << word, Ordering::AcqRel);
     }
 
+    /// True if a bell was rung that nobody has drained.
+    pub(crate) fn any(&self) -> bool {
+        // Acquire: partner of the AcqRel in `ring`.
+        self.summary.load(Ordering::Acquire) != 0
+    }
+
     /// Takes all bits and calls `each` for their VIs.
     #[inline]
     pub(crate) fn drain(&self, mut each: impl FnMut(u32)) {
@@ -58,9 +64,11 @@ mod tests {
         for vi in [0, 63, 64, 4095, 63] {
             bells.ring(vi);
         }
+        assert!(bells.any());
         let mut heard = Vec::new();
         bells.drain(|vi| heard.push(vi));
         assert_eq!(heard, [0, 63, 64, 4095]);
+        assert!(!bells.any());
         bells.drain(|vi| panic!("{vi} again"));
     }
 }

@@ -45,8 +45,8 @@ const BLIND_SLEEP: Duration = Duration::from_millis(1);
 pub(crate) struct Rest {
     /// Counts what the NIC's thread should hear of at once; it sleeps on this while it looks.
     bell: AtomicU32,
-    /// The NIC's thread drains no doorbells until it is roused.
-    resting: AtomicBool,
+    /// The NIC's thread sleeps, or is about to, or only looks: it drains no doorbells.
+    deaf: AtomicBool,
     /// Wakes a thread that sleeps on a port's descriptor.
     event: OnceLock<sys::Event>,
 }
@@ -63,7 +63,6 @@ impl Rest {
     #[cold]
     fn unarm(&self, poller: &mut Poller) {
         if let Some(source) = poller.armed.take() {
-            self.resting.store(false, Ordering::Relaxed);
             poller.path.port.disarm();
             // Nobody has polled for as long as the thread slept: the last answer is old.
             poller.clock.now_ns();
@@ -85,14 +84,21 @@ impl Rest {
         }
     }
 
-    /// True if a doorbell that was just rung may be heard by nobody for a while. If it is
-    /// false, whoever has the turn drains the bell, or the thread sees it before it rests.
+    /// True if a doorbell that was just rung may be heard by nobody for a while: whoever has
+    /// the turn may have drained them already. If false, the NIC's thread drains it.
     #[inline]
     pub(crate) fn is_deaf(&self) -> bool {
-        // Partner: the heavy barrier in `rest`. Either the thread sees the doorbell, or
-        // we see that it rests.
+        // Partner: the heavy barrier in `go_deaf`. Either the thread sees the doorbell, or
+        // we see that it is deaf.
         sync::light_barrier();
-        self.resting.load(Ordering::Relaxed)
+        self.deaf.load(Ordering::Relaxed)
+    }
+
+    /// The NIC's thread will drain no more doorbells. It has to look for some after this.
+    fn go_deaf(&self) {
+        self.deaf.store(true, Ordering::Relaxed);
+        // Partner: the light barrier in `is_deaf`.
+        sync::heavy_barrier();
     }
 
     /// Has the NIC's thread look around, unless it sleeps on the port.
@@ -228,6 +234,7 @@ fn inline(device: &'static Device, epoch: u32) {
     let look_ns = device.config.takeover_us.saturating_mul(1000);
     let mut upkeep = Instant::now();
     let mut seen = Seen::of(device);
+    stop_draining(device);
     while device.runs(epoch) {
         sync::futex_wait(&device.rest.bell, seen.bell, Some(look_ns), false);
         keep_up(device, &mut upkeep);
@@ -239,6 +246,17 @@ fn inline(device: &'static Device, epoch: u32) {
         } else {
             now
         };
+    }
+}
+
+/// From now on whoever rings a doorbell sees to it; what was rung before is drained.
+fn stop_draining(device: &'static Device) {
+    device.rest.go_deaf();
+    if device.doorbells.any()
+        && let Some(poller) = device.hold().as_mut()
+    {
+        poller.turn(&device.doorbells);
+        device.announce(poller);
     }
 }
 
@@ -257,19 +275,23 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
     let spin = Duration::from_micros(device.config.spin_us);
     let mut idle_since = Instant::now();
     while device.runs(epoch) {
-        let now = Seen::of(device);
-        if now.activity != seen.activity && now.bell == seen.bell {
-            return now;
-        }
-        seen = now;
         if let Some(mut held) = device.turn.try_hold()
+            && device.runs(epoch)
             && let Some(poller) = held.as_mut()
         {
+            // Whoever still sees the old value takes a turn for nothing.
+            device.rest.deaf.store(false, Ordering::Relaxed);
             if poller.turn(&device.doorbells) {
                 idle_since = Instant::now();
             }
             device.announce(poller);
         }
+        let now = Seen::of(device);
+        if now.activity != seen.activity && now.bell == seen.bell {
+            stop_draining(device);
+            return now;
+        }
+        seen = now;
         keep_up(device, upkeep);
         let idle = idle_since.elapsed();
         if idle >= spin {
@@ -293,13 +315,10 @@ fn rest(device: &'static Device, epoch: u32, idle: Duration) {
             return;
         }
         let source = poller.path.port.arm();
-        device.rest.resting.store(true, Ordering::Relaxed);
-        // Partner: the light barrier in `Rest::is_deaf`.
-        sync::heavy_barrier();
+        device.rest.go_deaf();
         let worked = poller.long_turn(&device.doorbells);
         device.announce(poller);
         if worked {
-            device.rest.resting.store(false, Ordering::Relaxed);
             poller.path.port.disarm();
             return;
         }
@@ -311,7 +330,6 @@ fn rest(device: &'static Device, epoch: u32, idle: Duration) {
     if let Some(poller) = held.as_mut() {
         // In a later epoch the port and who sleeps on it are another's.
         if device.runs(epoch) && poller.armed.take().is_some() {
-            device.rest.resting.store(false, Ordering::Relaxed);
             poller.path.port.disarm();
             poller.clock.now_ns();
         }

@@ -255,9 +255,9 @@ impl Nic {
         Ok(ConnectionRequest::new(Arc::clone(&self.shared), indication))
     }
 
-    /// Has `handler` called for every error that no descriptor tells [VIPL 3.8.1], on whichever thread finds it. It
-    /// replaces the handler set before; the one set at first writes a log line. It must not wait, and must not own a
-    /// clone of this NIC, which would then never close.
+    /// Has `handler` called for every error that no descriptor tells [VIPL 3.8.1], on a thread of the NIC's own. It
+    /// replaces the handler set before, which has returned when this does, unless this is called from a handler; the
+    /// one set at first writes a log line. A handler must not own a clone of this NIC, which would then never close.
     ///
     /// # Errors
     /// [`VipError::ErrorResource`] when the provider cannot keep it.

@@ -222,6 +222,42 @@ fn a_send_of_a_program_that_falls_silent_goes_out() {
 }
 
 #[test]
+fn a_send_goes_out_while_another_thread_sleeps() {
+    // Nobody comes to help for ten seconds: a doorbell that is heard by nobody fails the test.
+    let slow = |config: &mut NicConfig| {
+        config.takeover_us = 10_000_000;
+        config.spin_us = 5;
+    };
+    let (client, server) = pair_on(open_as(slow), open());
+    client.vi.post_recv(client.room(8)).unwrap();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| client.recv().ok().unwrap());
+        for message in 0..2000_u64 {
+            server.vi.post_recv(server.room(8)).unwrap();
+            compute(Duration::from_nanos(message * 7919 % 20_000));
+            client
+                .vi
+                .post_send(client.message(&message.to_le_bytes()))
+                .unwrap();
+            // No other call on the sender's NIC until it has arrived.
+            assert_eq!(
+                server.recv().ok().unwrap().first_bytes(),
+                message.to_le_bytes()
+            );
+            client.vi.send_wait(WAIT).unwrap().unwrap().ok().unwrap();
+        }
+        server.send(server.message(b"the end!")).ok().unwrap();
+        assert_eq!(sleeper.join().unwrap().first_bytes(), b"the end!");
+    });
+    let took = begun.elapsed();
+    assert!(
+        took < PATIENCE / 3,
+        "a send waited for a take-over: {took:?}"
+    );
+}
+
+#[test]
 fn more_than_the_port_has_room_for_is_sent_while_the_program_waits() {
     // Four rings full, to a peer that takes them up slowly: room comes without a wake-up.
     const MESSAGES: usize = 32;

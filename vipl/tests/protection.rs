@@ -309,3 +309,53 @@ fn pages_stay_locked_until_their_last_registration_goes() {
     vip::deregister_mem(nics[1], pages.at(5000), middle).unwrap();
     assert_eq!(locked_kib(), before);
 }
+
+/// What is logged as a warning, and how often.
+struct Warnings;
+
+static WARNINGS: std::sync::Mutex<Vec<String>> = std::sync::Mutex::new(Vec::new());
+
+impl log::Log for Warnings {
+    fn enabled(&self, metadata: &log::Metadata) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record) {
+        if self.enabled(record.metadata()) {
+            WARNINGS.lock().unwrap().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn leniency_and_unlocked_memory_are_said_once() {
+    if !is_child() {
+        SecondProcess::start("leniency_and_unlocked_memory_are_said_once").join();
+        return;
+    }
+    log::set_logger(&Warnings).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let said = |word: &str| {
+        WARNINGS
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|text| text.contains(word))
+            .count()
+    };
+    let nic = vip::open_nic_with(&lenient()).unwrap();
+    assert_eq!(said("lenient"), 0, "nobody made use of it yet");
+    for _ in 0..3 {
+        vip::create_vi(nic, &attributes(None), None, None).unwrap();
+    }
+    assert_eq!(said("lenient"), 1);
+    forbid_locking();
+    let pages = Pages::new(1);
+    for _ in 0..3 {
+        pages.register(nic, None, false).unwrap();
+    }
+    assert_eq!(said("RLIMIT_MEMLOCK"), 1);
+    vip::close_nic(nic).unwrap();
+}

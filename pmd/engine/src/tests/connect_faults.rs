@@ -307,6 +307,22 @@ fn responses_of_an_earlier_attempt_do_not_complete_a_new_one() {
 }
 
 #[test]
+fn a_response_with_another_connection_id_answers_nothing() {
+    let mut net = Net::pair();
+    let a = net.create(CLIENT, params(RD));
+    net.wire.lose(SERVER, Resp1, 1);
+    net.request(CLIENT, a, "x", &[SERVER], None);
+    net.settle();
+    let mut refusal = net.frames(SERVER, Resp1)[0].clone();
+    let bytes = refusal.len();
+    refusal[83] ^= 1; // FCVI_CONNECTION_ID
+    seal(&mut refusal, bytes, fcvi_frame::fcoe::Eof::T).unwrap();
+    net.inject(CLIENT, &refusal);
+    assert_eq!(net.count(CLIENT, Counter::DropStrayConnect), 1);
+    assert_eq!(net.outcome(CLIENT, a), None);
+}
+
+#[test]
 fn a_port_without_room_is_tried_again_soon() {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));

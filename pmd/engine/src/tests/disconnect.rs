@@ -120,6 +120,22 @@ fn simultaneous_breaks_are_reported_once_at_each_end() {
 }
 
 #[test]
+fn what_is_broken_breaks_no_more() {
+    let (mut net, a, b) = Net::connected(RD);
+    let now_ns = net.now_ns;
+    for _ in 0..2 {
+        net.act(CLIENT, |engine, host| {
+            engine.break_local(now_ns, a, MessageReason::ProtocolError, host);
+            engine.fail_vi(now_ns, a, host);
+        });
+        net.peer_lost(SERVER, CLIENT);
+    }
+    net.advance(60 * S);
+    assert_eq!(net.log(CLIENT, a), broken());
+    assert_eq!(net.log(SERVER, b), broken());
+}
+
+#[test]
 fn a_lost_disconnect_is_repeated_three_times_and_then_given_up() {
     for lost in 0..5 {
         let (mut net, a, b) = Net::connected(RD);

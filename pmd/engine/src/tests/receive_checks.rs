@@ -266,6 +266,9 @@ fn frames_that_the_message_already_has() {
         add(f, OFFSET, 0u32.wrapping_sub(4));
     });
     case.dropped(&overlap, Counter::DropDuplicate, "overlap");
+    // The bytes that are wanted, under a SEQ_CNT that was there already.
+    let behind = edited(&case.frames[2].clone(), Eof::N, |f| f[SEQ_CNT + 1] -= 1);
+    case.dropped(&behind, Counter::DropDuplicate, "SEQ_CNT");
     case.arrives(2);
 }
 

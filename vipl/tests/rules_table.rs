@@ -1,0 +1,45 @@
+//! The table of rules names tests that exist, and a test for every rule.
+
+use std::path::{Path, PathBuf};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// The file that a name in the table means.
+fn file_of(name: &str) -> PathBuf {
+    let place = match name {
+        _ if name.contains('/') => "",
+        _ if name.ends_with(".c") => "vipl/capi/tests/c",
+        _ => "vipl/tests",
+    };
+    root().join(place).join(name)
+}
+
+#[test]
+fn every_rule_has_tests_and_they_exist() {
+    let table = std::fs::read_to_string(root().join("docs/spec/vipl-rules.md")).unwrap();
+    let rows: Vec<&str> = table
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.as_bytes()[2].is_ascii_digit())
+        .collect();
+    assert_eq!(rows.len(), 20);
+    for (row, number) in rows.iter().zip(1..) {
+        assert!(row.starts_with(&format!("| {number} |")), "{row}");
+        let tests: Vec<(&str, &str)> = row
+            .split('`')
+            .filter_map(|code| code.split_once("::"))
+            .collect();
+        assert!(
+            !tests.is_empty() || row.contains("| not in this version: "),
+            "rule {number}"
+        );
+        for (file, test) in tests {
+            let text = std::fs::read_to_string(file_of(file))
+                .unwrap_or_else(|error| panic!("rule {number}, {file}: {error}"));
+            let declared = [format!("fn {test}("), format!("void {test}(")];
+            let found = declared.iter().any(|line| text.contains(line));
+            assert!(found, "rule {number}: no {test} in {file}");
+        }
+    }
+}
