@@ -231,21 +231,28 @@ impl Seen {
 
 /// The thread of an inline NIC: looks, and takes over when nobody polls.
 fn inline(device: &'static Device, epoch: u32) {
-    let look_ns = device.config.takeover_us.saturating_mul(1000);
+    let silence = Duration::from_micros(device.config.takeover_us);
+    // Also a program that polls for hours leaves upkeep to this thread.
+    let look_ns = silence.min(UPKEEP).as_nanos() as u64;
     let mut upkeep = Instant::now();
     let mut seen = Seen::of(device);
+    let mut seen_at = Instant::now();
     stop_draining(device);
     while device.runs(epoch) {
         sync::futex_wait(&device.rest.bell, seen.bell, Some(look_ns), false);
         keep_up(device, &mut upkeep);
         let now = Seen::of(device);
         let sleeps = now.bell != seen.bell && device.sleepers.load(Ordering::SeqCst) != 0;
-        let silent = now.activity == seen.activity;
-        seen = if sleeps || silent {
-            take_over(device, epoch, now, &mut upkeep)
+        let polls = now.activity != seen.activity;
+        if sleeps || (!polls && seen_at.elapsed() >= silence) {
+            seen = take_over(device, epoch, now, &mut upkeep);
+            seen_at = Instant::now();
         } else {
-            now
-        };
+            seen = now;
+            if polls {
+                seen_at = Instant::now();
+            }
+        }
     }
 }
 
