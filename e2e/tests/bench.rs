@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Delivered 64-byte messages for each raw frame of the same port, at least.
 const GOAL: f64 = 0.7;
 /// Runs of a figure that other programs on the machine can spoil; the best one counts.
-const RUNS: usize = 3;
+const RUNS: usize = 5;
 /// The name of the listening host in the other one's hosts file.
 const LISTENER: &str = "bench-host.example";
 
@@ -93,7 +93,7 @@ fn latency_and_unreliable_rate_between_two_hosts() {
         let half = &result["half_round_trip_ns"];
         assert!(number(&half["p50"]) > 0.0 && number(&half["p50"]) <= number(&half["p99"]));
         println!(
-            "note: veth, {} bytes there and back: {:.1} us p50, {:.2} of the raw port",
+            "\nnote: veth, {} bytes there and back: {:.1} us p50, {:.2} of the raw port",
             result["size_bytes"],
             number(&half["p50"]) / 1000.0,
             number(&result["ratio"])
@@ -106,7 +106,7 @@ fn latency_and_unreliable_rate_between_two_hosts() {
         assert!(result["ended_early"].is_null(), "{result}");
         let ratio = number(&result["ratio"]);
         println!(
-            "note: veth, 64-byte UD sends: {:.0} delivered/s, {:.0} raw frames/s, ratio {ratio:.2}",
+            "\nnote: veth, 64-byte UD sends: {:.0} delivered/s, {:.0} raw frames/s, ratio {ratio:.2}",
             number(&result["messages_per_s"]),
             number(&result["control"]["messages_per_s"]),
         );
@@ -149,7 +149,7 @@ fn a_reliable_stream_comes_through_or_says_how_it_broke() {
                 ),
             }
             println!(
-                "note: veth, RD {} of {} bytes: {:.0} messages/s, ended early: {}",
+                "\nnote: veth, RD {} of {} bytes: {:.0} messages/s, ended early: {}",
                 result["benchmark"],
                 result["size_bytes"],
                 number(&result["messages_per_s"]),

@@ -141,7 +141,7 @@ fn clients_die(place: &Place, what: &str) {
     assert_eq!(losses as u64, DEATHS + 1, "each once: {text}");
     assert_clean(&Report::read(&text));
     println!(
-        "note: SIGKILL, {what}: {DEATHS} deaths known after {} ms at most",
+        "\nnote: SIGKILL, {what}: {DEATHS} deaths known after {} ms at most",
         longest.as_millis()
     );
 }

@@ -97,7 +97,7 @@ fn on_the_wire(mtu_bytes: u32) -> Vec<Frame> {
         frames.iter().map(|frame| frame.s_id()).collect();
     assert_eq!(stations.len(), CLIENTS + 1, "{stations:?}");
     println!(
-        "note: veth, MTU {mtu_bytes}: {} frames judged, {data} of sends, {probes} of probes, no identity twice",
+        "\nnote: veth, MTU {mtu_bytes}: {} frames judged, {data} of sends, {probes} of probes, no identity twice",
         frames.len()
     );
     frames

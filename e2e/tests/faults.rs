@@ -140,7 +140,7 @@ fn unreliable(between: &Between, what: &str) {
     assert_nothing_leaked("sink", &sink);
     assert_nothing_leaked("source", &source);
     println!(
-        "note: UD under faults, {what}: {delivered} of {MESSAGES} messages arrived, each once and whole, in {} ms",
+        "\nnote: UD under faults, {what}: {delivered} of {MESSAGES} messages arrived, each once and whole, in {} ms",
         source.get("send_ms")
     );
 }
@@ -226,7 +226,7 @@ fn reliable(between: &Between, what: &str) {
     assert_nothing_leaked("source", &source_report);
     let longest = sink.iter().chain(&source).map(|end| end.silence).max();
     println!(
-        "note: RD under faults, {what}: {} breaks, each reported once at both ends, after {} ms at most; {delivered} messages in order",
+        "\nnote: RD under faults, {what}: {} breaks, each reported once at both ends, after {} ms at most; {delivered} messages in order",
         source.len(),
         longest.unwrap_or_default().as_millis(),
     );

@@ -20,7 +20,7 @@ const TURN_BUDGET_VIS: usize = 16;
 const TIMER_BUDGET: u32 = 64;
 
 /// Turns between two looks at clock, timers and stations.
-const HOUSEKEEPING_TURNS: u64 = 8;
+const HOUSEKEEPING_TURNS: u64 = 32;
 
 /// Looks for frames in one turn that finds none.
 const RX_LOOKS: u32 = 4;

@@ -9,7 +9,7 @@ use crate::sync::mapped::Ordering;
 /// Slots that may be lent and not yet published, at most; one bit each in `done`.
 const WINDOW: u64 = 64;
 
-/// How far ahead of a loan the slot lies whose lines are fetched. Not the next
+/// How far ahead of the next slot the one lies whose lines are fetched. Not the next
 /// one: the consumer polls it.
 const PREFETCH_DISTANCE: u64 = 4;
 
@@ -113,7 +113,9 @@ impl TxRing {
         }
         let position = self.lent;
         self.lent += 1;
-        self.slots.prefetch_for_write(position + PREFETCH_DISTANCE);
+        // The consumer may be polling this slot: have its lines come over while the
+        // caller still puts the frame together.
+        self.slots.prefetch_for_write(position);
         // SAFETY: the position is below head + slots, so the consumer has given
         // the slot back, and it was not lent since: `lent` only goes back for
         // a handle that came back. A ring with loans is never unmapped before the port.
@@ -190,5 +192,8 @@ impl TxRing {
         // sees the frame.
         flag.store(flag_word(self.published, len_bytes), Ordering::Release);
         self.published += 1;
+        // Now, when the frame is on its way, and not before it.
+        self.slots
+            .prefetch_for_write(self.published + PREFETCH_DISTANCE);
     }
 }
