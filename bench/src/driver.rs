@@ -8,10 +8,11 @@ use pmd::config::NicConfig;
 use crate::channel::{self, Channel, Message, RawRound, VERSION, out_of_place};
 use crate::cli::{self, AnswerOptions, Options};
 use crate::control::RawEnd;
-use crate::endpoint::{Endpoint, RemoteMemory};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::latency::{Limit, PingPong};
+use crate::latency::Limit;
 use crate::nic::{self, Nic, Selection};
+use crate::open::Open;
 use crate::plan::{Benchmark, Frames, Level, Test};
 use crate::process::{self, Partner, Stop};
 use crate::report::{self, ControlResult, TestResult};
@@ -78,37 +79,6 @@ fn start_partner(options: &Options, selection: &Selection, tag: &str) -> Result<
         core: cores.map(|cores| cores.far),
     })
     .map(Some)
-}
-
-/// A test that is connected.
-enum Open {
-    PingPong(Box<PingPong>),
-    Stream(Box<Sender>),
-}
-
-impl Open {
-    fn new(nic: &Nic, test: &Test) -> Result<Self> {
-        Ok(match test.benchmark {
-            Benchmark::Latency => Self::PingPong(Box::new(PingPong::new(nic, test)?)),
-            Benchmark::Bandwidth | Benchmark::Rate => {
-                Self::Stream(Box::new(Sender::new(nic, test)?))
-            }
-        })
-    }
-
-    fn endpoint(&self) -> &Endpoint {
-        match self {
-            Self::PingPong(end) => end.endpoint(),
-            Self::Stream(end) => end.endpoint(),
-        }
-    }
-
-    fn set_peer(&mut self, memory: RemoteMemory) {
-        match self {
-            Self::PingPong(end) => end.set_peer(memory),
-            Self::Stream(end) => end.set_peer(memory),
-        }
-    }
 }
 
 struct Session<'a> {
@@ -242,8 +212,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn open(&mut self, test: &Test) -> Result<Open> {
-        let mut open = Open::new(self.nic, test)?;
+    fn open(&mut self, test: &Test) -> Result<Open<Sender>> {
+        let mut open = Open::<Sender>::new(self.nic, test)?;
         self.opened += 1;
         let number = self.opened;
         let answer = self.channel.ask(&Message::Open {
@@ -262,7 +232,7 @@ impl<'a> Session<'a> {
     fn round(
         &mut self,
         test: &Test,
-        open: &mut Open,
+        open: &mut Open<Sender>,
         limit: &Limit,
         tally: &mut Tally,
         result: &mut TestResult,

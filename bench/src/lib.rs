@@ -10,6 +10,7 @@
 //! | `channel` | the messages by which the two ends agree, over a VI of their own |
 //! | `latency` | one message in flight, there and back |
 //! | `stream` | messages one way: rate and bandwidth |
+//! | `open` | a test that is connected, at either end |
 //! | `control` | the same traffic as frames of a raw port, with no protocol |
 //! | `driver`, `server` | the end that measures and reports; the end that answers |
 //! | `tally` | the rounds of one side, added up |
@@ -28,6 +29,7 @@ mod channel;
 mod control;
 mod driver;
 mod latency;
+mod open;
 mod process;
 mod server;
 mod stream;

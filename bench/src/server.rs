@@ -8,10 +8,10 @@ use vipl::{ConnectIndication, Timeout, VipError, provider};
 use crate::channel::{self, Channel, Message, RawRound, Seen, VERSION};
 use crate::cli::{AnswerOptions, Options};
 use crate::control::RawEnd;
-use crate::endpoint::{Endpoint, RemoteMemory};
+use crate::endpoint::RemoteMemory;
 use crate::error::{Error, Result};
-use crate::latency::PingPong;
 use crate::nic::{self, Nic, Selection};
+use crate::open::Open;
 use crate::plan::{Benchmark, Test};
 use crate::process::{self, Stop};
 use crate::stream::Receiver;
@@ -66,43 +66,12 @@ pub(crate) fn listen(options: &Options, stop: &Stop) -> Result<()> {
     Ok(())
 }
 
-/// A test that is connected.
-enum Open {
-    PingPong(Box<PingPong>),
-    Stream(Box<Receiver>),
-}
-
-impl Open {
-    fn new(nic: &Nic, test: &Test) -> Result<Self> {
-        Ok(match test.benchmark {
-            Benchmark::Latency => Self::PingPong(Box::new(PingPong::new(nic, test)?)),
-            Benchmark::Bandwidth | Benchmark::Rate => {
-                Self::Stream(Box::new(Receiver::new(nic, test)?))
-            }
-        })
-    }
-
-    fn endpoint(&self) -> &Endpoint {
-        match self {
-            Self::PingPong(end) => end.endpoint(),
-            Self::Stream(end) => end.endpoint(),
-        }
-    }
-
-    fn set_peer(&mut self, memory: RemoteMemory) {
-        match self {
-            Self::PingPong(end) => end.set_peer(memory),
-            Self::Stream(end) => end.set_peer(memory),
-        }
-    }
-}
-
 struct Answerer<'a> {
     nic: &'a Nic,
     config: &'a NicConfig,
     tag: &'a str,
     stop: &'a Stop,
-    open: Option<Open>,
+    open: Option<Open<Receiver>>,
     raw: Option<RawEnd>,
     raw_seen: Option<Result<Seen>>,
 }
@@ -194,7 +163,7 @@ impl<'a> Answerer<'a> {
     ) -> Result<()> {
         test.check()?;
         self.open = None;
-        let mut open = Open::new(self.nic, test)?;
+        let mut open = Open::<Receiver>::new(self.nic, test)?;
         open.set_peer(memory);
         channel.answer(&Message::Opened {
             memory: open.endpoint().remote_memory(),
