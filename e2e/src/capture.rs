@@ -3,7 +3,7 @@
 //! dumpcap writes into a pipe, and what comes out is counted: a capture that lacks a frame that the
 //! interface has seen is a failure, not a shorter proof.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -92,6 +92,18 @@ impl<'a> Capture<'a> {
         frames
     }
 
+    /// Waits until so many stations have sent something.
+    ///
+    /// # Panics
+    /// If they do not in time.
+    pub fn wait_for_senders(&mut self, count: usize) {
+        let what = format!("frames of {count} stations");
+        self.read_until(&what, |bytes| {
+            let senders: HashSet<&[u8]> = frames(bytes).filter_map(|f| f.get(6..12)).collect();
+            senders.len() >= count
+        });
+    }
+
     fn seen_by_interface(&self) -> u64 {
         let link = self.namespace.link(&self.interface);
         let count = |direction: &str| {
@@ -138,23 +150,25 @@ fn read_pieces(mut stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     pieces
 }
 
-/// Whole frames in the bytes of a capture file.
-fn frames_in(bytes: &[u8]) -> u64 {
-    let mut frames = 0;
+/// The whole frames in the bytes of a capture file.
+fn frames(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = FILE_HEADER_BYTES;
-    while let Some(length) = bytes.get(at + 8..at + 12) {
+    std::iter::from_fn(move || {
+        let length = bytes.get(at + 8..at + 12)?;
         let length = u32::from_ne_bytes(length.try_into().expect("four bytes")) as usize;
         assert!(
             length < FRAME_LIMIT_BYTES,
             "a frame of {length} bytes in the capture"
         );
-        at += FRAME_HEADER_BYTES + length;
-        if at > bytes.len() {
-            break;
-        }
-        frames += 1;
-    }
-    frames
+        let begin = at + FRAME_HEADER_BYTES;
+        let frame = bytes.get(begin..begin + length)?;
+        at = begin + length;
+        Some(frame)
+    })
+}
+
+fn frames_in(bytes: &[u8]) -> u64 {
+    frames(bytes).count() as u64
 }
 
 /// dumpcap's last line: `.../dropped on interface 'right': 120/0 (...)`.

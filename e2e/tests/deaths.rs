@@ -16,7 +16,7 @@ const DEATHS: u64 = 6;
 /// Where the programs meet, and how soon a death must be known there.
 struct Place {
     wire: Option<Wire>,
-    _segment: Scratch,
+    segment: Scratch,
     files: Scratch,
     limit: Duration,
 }
@@ -30,7 +30,7 @@ impl Place {
         }
         Self {
             wire: None,
-            _segment: segment,
+            segment,
             files,
             limit: Duration::from_secs(1),
         }
@@ -46,7 +46,7 @@ impl Place {
         }
         Self {
             wire: Some(Wire::new(2500)),
-            _segment: Scratch::in_memory("segment"),
+            segment: Scratch::in_memory("segment"),
             files,
             limit: Duration::from_secs(2),
         }
@@ -207,6 +207,10 @@ fn all_die(place: &Place) {
     let report = Report::read(&server.succeed(PATIENCE));
     assert_eq!(report.get("events"), 1, "the client's good-bye: {report:?}");
     assert_clean(&report);
+    let left: Vec<_> = std::fs::read_dir(place.segment.path())
+        .expect("the segment's place")
+        .collect();
+    assert!(left.is_empty(), "files of the dead: {left:?}");
 }
 
 #[test]

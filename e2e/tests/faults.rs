@@ -80,8 +80,16 @@ impl Between {
         let mut command = self.peer("source");
         command.args([&format!("{kind}-source"), self.sinks_host(), "faults"]);
         let source = Running::start("source", command.args(source));
-        let source = source.succeed(2 * PATIENCE);
-        (sink.succeed(PATIENCE), source)
+        let (source, sink) = (source.finish(2 * PATIENCE), sink.finish(2 * PATIENCE));
+        assert!(
+            source.status.success() && sink.status.success(),
+            "source: {}\n{}\nsink: {}\n{}",
+            source.status,
+            source.text,
+            sink.status,
+            sink.text
+        );
+        (sink.text, source.text)
     }
 }
 

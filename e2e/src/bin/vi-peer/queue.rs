@@ -6,6 +6,7 @@ use vipl::{Completed, Descriptor, Timeout, Vi, VipError};
 
 use crate::Failure;
 use crate::message::LONGEST_BYTES;
+use crate::station::PATIENCE;
 
 /// Which queue of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +83,12 @@ impl<'a> Queue<'a> {
         Ok(Some(completed))
     }
 
-    /// Takes everything back from a queue that was flushed; all of it must be there at once.
+    /// Takes everything back from a queue that is flushed, which another thread may still be busy with.
     pub(crate) fn drain(&mut self) -> Result<Vec<Descriptor>, Failure> {
         let mut descriptors = Vec::new();
         while !self.posted.is_empty() {
             let completed = self
-                .take(Timeout::Immediate)?
+                .take(Timeout::After(PATIENCE))?
                 .ok_or("a descriptor stays on a queue that was flushed")?;
             descriptors.push(completed.descriptor);
         }

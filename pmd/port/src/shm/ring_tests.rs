@@ -55,7 +55,7 @@ impl Memory {
 }
 
 fn position(mbuf: &Mbuf) -> u32 {
-    mbuf.cookie() as u32
+    mbuf.cookie()
 }
 
 fn send(tx: &mut TxRing, value: u8) -> bool {
