@@ -109,7 +109,7 @@ pub(super) fn is_whole_words(bytes: u32) -> bool {
     bytes.is_multiple_of(8)
 }
 
-/// The mark of message `sequence` that [`Endpoint::mark`] shows once the message
+/// The mark of message `sequence` that `Endpoint::mark` shows once the message
 /// is there: never 0, and never that of the message before it in the same buffer.
 #[inline]
 pub fn mark_of(sequence: u64, buffers: u32, bytes: u32) -> u64 {
