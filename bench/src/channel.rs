@@ -125,9 +125,12 @@ pub(crate) fn connect(
     let start = Instant::now();
     loop {
         let left = ANSWER_TIMEOUT.saturating_sub(start.elapsed());
+        if left.is_zero() {
+            return Err(Error::Peer("does not listen".into()));
+        }
         match endpoint.request(local, remote, vipl::Timeout::After(left)) {
             Ok(()) => return Ok(()),
-            Err(vipl::VipError::NoMatch | vipl::VipError::NotReachable) if !left.is_zero() => {
+            Err(vipl::VipError::NoMatch | vipl::VipError::NotReachable) => {
                 wanted()?;
                 std::thread::yield_now();
             }

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use pmd::config::NicConfig;
-use vipl::{ConnectIndication, Timeout, VipError, provider};
+use vipl::{Timeout, VipError, provider};
 
 use crate::channel::{self, Channel, Message, RawRound, Seen, VERSION};
 use crate::cli::{AnswerOptions, Options};
 use crate::control::RawEnd;
-use crate::endpoint::RemoteMemory;
+use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::{Error, Result};
 use crate::nic::{self, Nic, Selection};
 use crate::open::Open;
@@ -92,8 +92,9 @@ impl<'a> Answerer<'a> {
     /// Waits for a measuring end and answers it until it quits.
     fn serve_one(mut self) -> Result<()> {
         let mut channel = Channel::answering(self.nic)?;
-        let indication = self.wait_for_client()?;
-        channel.endpoint().accept(indication.conn)?;
+        while !self.admit("control", LISTEN_TURN, channel.endpoint())? {
+            self.go_on()?;
+        }
         loop {
             let message = channel.receive(None, || self.go_on())?;
             if message == Message::Quit {
@@ -168,44 +169,35 @@ impl<'a> Answerer<'a> {
         channel.answer(&Message::Opened {
             memory: open.endpoint().remote_memory(),
         })?;
-        let indication = self.wait_for_data(number, channel)?;
-        open.endpoint().accept(indication.conn)?;
+        let purpose = format!("data {number}");
+        let start = Instant::now();
+        while !self.admit(&purpose, CONNECT_TURN, open.endpoint())? {
+            // The answer that the other end connects by is repeated if it is asked for again.
+            if channel.has_message()? || start.elapsed() > channel::ANSWER_TIMEOUT {
+                return Err(Error::Peer("does not connect".into()));
+            }
+        }
         self.open = Some(open);
         Ok(())
     }
 
-    /// One turn of waiting for a connection; `None` if nobody came.
-    fn wait_for_request(&self, purpose: &str, turn: Duration) -> Result<Option<ConnectIndication>> {
+    /// Waits for a connection for one turn. False if none came about: nobody asked, or gave up
+    /// before it was answered and will ask again.
+    fn admit(&self, purpose: &str, turn: Duration, endpoint: &Endpoint) -> Result<bool> {
         let local = self.nic.local(channel::discriminator(self.tag, purpose)?);
-        match provider::connect_wait(self.nic.handle(), &local, Timeout::After(turn)) {
-            Ok(indication) => Ok(Some(indication)),
-            Err(VipError::Timeout) => Ok(None),
+        let found = provider::connect_wait(self.nic.handle(), &local, Timeout::After(turn));
+        let accepted = match found {
+            Ok(indication) => endpoint.accept(indication.conn),
             Err(error) => Err(Error::call("VipConnectWait", error)),
+        };
+        match accepted {
+            Ok(()) => Ok(true),
+            Err(Error::Call {
+                error: VipError::Timeout,
+                ..
+            }) => Ok(false),
+            Err(error) => Err(error),
         }
-    }
-
-    fn wait_for_client(&self) -> Result<ConnectIndication> {
-        loop {
-            if let Some(indication) = self.wait_for_request("control", LISTEN_TURN)? {
-                return Ok(indication);
-            }
-            self.go_on()?;
-        }
-    }
-
-    fn wait_for_data(&self, number: u32, channel: &mut Channel) -> Result<ConnectIndication> {
-        let purpose = format!("data {number}");
-        let start = Instant::now();
-        while start.elapsed() < channel::ANSWER_TIMEOUT {
-            if let Some(indication) = self.wait_for_request(&purpose, CONNECT_TURN)? {
-                return Ok(indication);
-            }
-            // The answer that the other end connects by is repeated if it is asked for again.
-            if channel.has_message()? {
-                break;
-            }
-        }
-        Err(Error::Peer("does not connect".into()))
     }
 
     fn round(&mut self, channel: &mut Channel) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 /// Looks between two readings of the clock while the NIC is polled without pause: some
-/// microseconds. A NIC that is polled rarely is polled by its own thread soon, so an
-/// answer is never older than the take-over time.
+/// microseconds. However rarely a program polls, the NIC's thread has the clock read with
+/// each upkeep.
 const TURNS: u32 = 4;
 
 /// A monotonic clock that asks the system once in many turns.

@@ -154,7 +154,7 @@ pub struct NicConfig {
     pub lock_memory: LockPolicy,
     /// VIs, at most 4096.
     pub max_vi: u32,
-    /// Descriptors on each work queue; rounded up to a power of two.
+    /// Descriptors on each work queue.
     pub max_descriptors_per_queue: u32,
     /// Segments in a descriptor, the address segment included; 253 to 65535.
     pub max_segments_per_descriptor: u32,

@@ -410,7 +410,7 @@ pub(crate) fn connect_wait(
 fn outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let device = vi.device;
     // The procedure has its own time-outs: this wait ends with them, or with the VI.
-    let remote = wait(device, None, || {
+    let found = wait(device, None, || {
         let mut held = device.hold();
         match poller_of(&mut held, vi, handle) {
             Ok(poller) => poller
@@ -419,19 +419,38 @@ fn outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
                 .map(|outcome| outcome.map_err(ControlError::from)),
             Err(gone) => Some(Err(gone)),
         }
-    })??;
-    Ok(remote.attributes)
+    });
+    vi.connecting.fetch_sub(1, Ordering::Relaxed);
+    Ok(found??.attributes)
+}
+
+/// The turn, once no earlier connection call on this VI still has its outcome to collect:
+/// a call that another thread's disconnect ended must not be given the next one's.
+fn hold_for_connecting(vi: &'static ViShared) -> Held<'static, Option<Poller>> {
+    loop {
+        let held = vi.device.hold();
+        let idle = held
+            .as_ref()
+            .is_none_or(|poller| poller.engine.state(vi.index) == Some(EndpointState::Idle));
+        if !idle || vi.connecting.load(Ordering::Relaxed) == 0 {
+            return held;
+        }
+        drop(held);
+        vi.device.wake_sleepers();
+        std::thread::yield_now();
+    }
 }
 
 /// Accepts a request with a VI (VIPL 3.3.2).
 pub(crate) fn connect_accept(conn: ConnId, vi: &'static ViShared, handle: u64) -> Outcome<()> {
     {
-        let mut held = vi.device.hold();
+        let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
         poller
             .engine
             .accept(now_ns, conn, vi.index, &mut poller.path)?;
+        vi.connecting.fetch_add(1, Ordering::Relaxed);
         poller.path.flush();
     }
     outcome(vi, handle).map(|_| ())
@@ -456,7 +475,7 @@ pub(crate) fn connect_request(
     limit: Option<Duration>,
 ) -> Outcome<Attributes> {
     {
-        let mut held = vi.device.hold();
+        let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
         let targets = poller.neighbours.ports(&remote.host);
@@ -469,6 +488,7 @@ pub(crate) fn connect_request(
         poller
             .engine
             .connect(now_ns, vi.index, &command, &mut poller.path)?;
+        vi.connecting.fetch_add(1, Ordering::Relaxed);
         poller.path.flush();
     }
     outcome(vi, handle)

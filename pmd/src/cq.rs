@@ -32,7 +32,7 @@ pub(crate) struct TakeEnd {
 
 /// The ring of a completion queue.
 pub(crate) struct CompletionRing {
-    entries: UnsafeCell<Vec<Entry>>,
+    entries: UnsafeCell<Vec<UnsafeCell<Entry>>>,
     added: CachePadded<AtomicU32>,
     taken: CachePadded<AtomicU32>,
     pub(crate) take_end: CachePadded<Token<TakeEnd>>,
@@ -70,7 +70,7 @@ impl CompletionRing {
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
         entries.clear();
-        entries.resize(capacity, Entry::default());
+        entries.resize_with(capacity, UnsafeCell::default);
     }
 
     /// Forgets everything and gives the memory back. The ring is full until the next `reset`.
@@ -104,11 +104,11 @@ impl CompletionRing {
         let mut bigger = Vec::with_capacity(capacity);
         let mut at = taken;
         while at != added {
-            bigger.push(entries[(at & mask) as usize]);
+            bigger.push(UnsafeCell::new(*entries[(at & mask) as usize].get_mut()));
             at = at.wrapping_add(1);
         }
         let count = bigger.len() as u32;
-        bigger.resize(capacity, Entry::default());
+        bigger.resize_with(capacity, UnsafeCell::default);
         *entries = bigger;
         end.taken = 0;
         self.taken.store(0, Ordering::Relaxed);
@@ -121,15 +121,16 @@ impl CompletionRing {
     /// The caller holds the NIC's turn.
     #[inline]
     pub(crate) unsafe fn add(&self, entry: Entry) -> bool {
-        // SAFETY: the turn keeps `reserve` away; the taker only reads other entries.
-        let entries = unsafe { &mut *self.entries.get() };
+        // SAFETY: the turn keeps `reserve` away; the taker has a shared reference too.
+        let entries = unsafe { &*self.entries.get() };
         let at = self.added.load(Ordering::Relaxed);
         // Acquire: partner of the Release store in `take`.
         if at.wrapping_sub(self.taken.load(Ordering::Acquire)) as usize >= entries.len() {
             return false;
         }
         let mask = entries.len() - 1;
-        entries[at as usize & mask] = entry;
+        // SAFETY: the taker reads only entries between `taken` and `added`.
+        unsafe { *entries[at as usize & mask].get() = entry };
         // Release: partner of the Acquire load in `take`.
         self.added.store(at.wrapping_add(1), Ordering::Release);
         true
@@ -150,10 +151,12 @@ impl CompletionRing {
         if at == self.added.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: the take end, which `end` shows, keeps `reserve` away; the poller
-        // does not write entries between `taken` and `added`.
+        // SAFETY: the take end, which `end` shows, keeps `reserve` away; the poller has a
+        // shared reference too.
         let entries = unsafe { &*self.entries.get() };
-        let entry = entries[at as usize & (entries.len() - 1)];
+        let entry = entries[at as usize & (entries.len() - 1)].get();
+        // SAFETY: the poller does not write entries between `taken` and `added`.
+        let entry = unsafe { *entry };
         end.taken = at.wrapping_add(1);
         // Release: partner of the Acquire load in `add`.
         self.taken.store(end.taken, Ordering::Release);
@@ -173,9 +176,9 @@ impl CompletionRing {
         let added = self.added.load(Ordering::Relaxed);
         let (mut from, mut to) = (end.taken, end.taken);
         while from != added {
-            let entry = entries[(from & mask) as usize];
+            let entry = *entries[(from & mask) as usize].get_mut();
             if keep(&entry) {
-                entries[(to & mask) as usize] = entry;
+                *entries[(to & mask) as usize].get_mut() = entry;
                 to = to.wrapping_add(1);
             }
             from = from.wrapping_add(1);

@@ -129,7 +129,10 @@ impl EventQueue {
             return;
         }
         state.waiting.push_back(event);
-        self.arrived.notify_one();
+        if state.waiting.len() == 1 {
+            // Whoever takes events takes them all before it sleeps again.
+            self.arrived.notify_one();
+        }
     }
 
     /// Waits for the oldest event. `None` once the epoch is over.

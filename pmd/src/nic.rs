@@ -181,7 +181,8 @@ pub unsafe fn register(
     Ok(region)
 }
 
-/// Ends a registration (VIPL 3.4.4). When this returns, nothing touches the memory any more.
+/// Ends a registration (VIPL 3.4.4). When this returns, nothing touches the memory any more,
+/// save a post that another thread makes of a descriptor in it at the same moment.
 pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
     let device = nic(handle)?;
     let _no_turn_runs = device.hold();
@@ -288,9 +289,9 @@ impl ViShared {
         }
     }
 
-    /// A post that breaks the VI (VIPL 6.3.1); the poller does the rest.
+    /// Notes a post that breaks the VI (VIPL 6.3.1); the poller does the rest.
     #[cold]
-    fn break_by_post(&'static self, code: ErrorCode, descriptor: u64, queue: Queue) {
+    fn note_broken(&'static self, code: ErrorCode, descriptor: u64, queue: Queue) {
         self.device.events.push(AsyncEvent {
             vi: self.live_handle(),
             instance: self.instance(),
@@ -306,8 +307,6 @@ impl ViShared {
             code,
         });
         self.broken.store(true, Ordering::Release);
-        self.device.ring(self.index);
-        self.device.poll();
     }
 
     /// Parses a descriptor and posts it.
@@ -346,7 +345,8 @@ impl ViShared {
 /// or by an asynchronous error if it cannot even be read.
 ///
 /// # Safety
-/// Until it is reaped, the descriptor and its buffers belong to the provider.
+/// Until it is reaped, the descriptor and its buffers belong to the provider. The region of
+/// the descriptor is not deregistered by another thread while this call runs.
 #[inline]
 pub unsafe fn post(
     handle: u64,
@@ -356,6 +356,10 @@ pub unsafe fn post(
 ) -> Outcome<()> {
     let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     let address = descriptor as u64;
+    if !vi.is_live(handle) {
+        // In a child of this process the end may be held for ever.
+        return Err(ControlError::InvalidParameter);
+    }
     let posted = {
         let mut end = vi.queue(queue).post_end.hold();
         // Under the post end, which whoever ends the VI takes.
@@ -363,10 +367,16 @@ pub unsafe fn post(
             return Err(ControlError::InvalidParameter);
         }
         // SAFETY: passed on from our caller.
-        unsafe { vi.post(queue, &mut end, address, region) }
+        let posted = unsafe { vi.post(queue, &mut end, address, region) };
+        if let Err(code) = posted {
+            // Still under the post end: it is this VI that breaks, not its successor.
+            vi.note_broken(code, address, queue);
+        }
+        posted
     };
-    if let Err(code) = posted {
-        vi.break_by_post(code, address, queue);
+    if posted.is_err() {
+        vi.device.ring(vi.index);
+        vi.device.poll();
         return Ok(());
     }
     match queue {
@@ -404,6 +414,10 @@ fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
         } else {
             Ok(Done::NotDone)
         };
+    }
+    if !vi.is_live(handle) {
+        // In a child of this process the end may be held for ever.
+        return Err(ControlError::InvalidParameter);
     }
     let mut end = queue.reap_end.hold();
     // Under the reap end, which whoever ends the VI takes.

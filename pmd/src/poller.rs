@@ -84,7 +84,7 @@ impl Poller {
         doorbells.drain(|vi| self.enqueue(ViIndex(vi)));
         if !self.run.is_empty() {
             worked |= self.serve(now_ns);
-            self.path.flush();
+            self.settle(now_ns);
         }
         let received = self.receive(now_ns);
         self.busy_turns += u64::from(worked || received);
@@ -217,7 +217,9 @@ impl Poller {
     }
 
     fn port_events(&mut self, now_ns: u64) {
-        while let Some(event) = self.port_events.pop() {
+        // Taken out and put back, so that the engine can be called in between.
+        let mut events = core::mem::take(&mut self.port_events);
+        for event in events.drain(..) {
             let (mac, joined) = match event {
                 PortEvent::Joined(n) => (n.mac, true),
                 PortEvent::Left(n) => (n.mac, false),
@@ -232,6 +234,7 @@ impl Poller {
                 self.engine.peer_lost(now_ns, id, &mut self.path);
             }
         }
+        self.port_events = events;
     }
 
     #[cold]

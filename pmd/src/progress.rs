@@ -260,7 +260,7 @@ fn inline(device: &'static Device, epoch: u32) {
 fn stop_draining(device: &'static Device) {
     device.rest.go_deaf();
     if device.doorbells.any()
-        && let Some(poller) = device.hold().as_mut()
+        && let Some(poller) = device.turn.hold_as_guest().as_mut()
     {
         poller.turn(&device.doorbells);
         device.announce(poller);
@@ -270,8 +270,11 @@ fn stop_draining(device: &'static Device) {
 fn keep_up(device: &'static Device, upkeep: &mut Instant) {
     if upkeep.elapsed() >= UPKEEP {
         *upkeep = Instant::now();
-        if let Some(poller) = device.hold().as_mut() {
+        if let Some(poller) = device.turn.hold_as_guest().as_mut() {
             poller.path.port.upkeep();
+            // A program that polls rarely would look at clock and timers more rarely still.
+            poller.long_turn(&device.doorbells);
+            device.announce(poller);
         }
     }
 }
@@ -282,7 +285,7 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
     let spin = Duration::from_micros(device.config.spin_us);
     let mut idle_since = Instant::now();
     while device.runs(epoch) {
-        if let Some(mut held) = device.turn.try_hold()
+        if let Some(mut held) = device.turn.try_hold_as_guest()
             && device.runs(epoch)
             && let Some(poller) = held.as_mut()
         {
@@ -314,7 +317,7 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
 /// program comes. `idle`: since when nothing was to be done.
 fn rest(device: &'static Device, epoch: u32, idle: Duration) {
     let (source, limit) = {
-        let mut held = device.hold();
+        let mut held = device.turn.hold_as_guest();
         let Some(poller) = held.as_mut() else {
             return;
         };
@@ -333,7 +336,7 @@ fn rest(device: &'static Device, epoch: u32, idle: Duration) {
         (source, longest_rest(poller, idle))
     };
     device.rest.sleep_on(&source, limit);
-    let mut held = device.hold();
+    let mut held = device.turn.hold_as_guest();
     if let Some(poller) = held.as_mut() {
         // In a later epoch the port and who sleeps on it are another's.
         if device.runs(epoch) && poller.armed.take().is_some() {

@@ -94,6 +94,8 @@ pub(crate) struct ReapEnd {
 pub(crate) struct WorkQueue {
     slots: Box<[UnsafeCell<Slot>]>,
     mask: u32,
+    /// Descriptors that may be posted at a time; at most the number of slots.
+    limit: u32,
     posted: CachePadded<AtomicU32>,
     completed: CachePadded<AtomicU32>,
     reaped: CachePadded<AtomicU32>,
@@ -118,16 +120,18 @@ pub(crate) enum Reaped {
 }
 
 impl WorkQueue {
-    /// A queue for `depth` descriptors, rounded up to a power of two. The memory is
+    /// A queue for `depth` descriptors. The memory of its slots is
     /// taken from the system when slots are first used.
     pub(crate) fn new(depth: u32) -> Self {
-        let depth = depth.max(2).next_power_of_two();
+        let limit = depth.max(1);
+        let depth = limit.max(2).next_power_of_two();
         let slots = Box::<[UnsafeCell<Slot>]>::new_zeroed_slice(depth as usize);
         Self {
             // SAFETY: integers, `DataSegment`s of integers and an `Option<Box>` are all
             // valid as zero bytes.
             slots: unsafe { slots.assume_init() },
             mask: depth - 1,
+            limit,
             posted: CachePadded::new(AtomicU32::new(0)),
             completed: CachePadded::new(AtomicU32::new(0)),
             reaped: CachePadded::new(AtomicU32::new(0)),
@@ -146,7 +150,7 @@ impl WorkQueue {
     pub(crate) fn post(&self, end: &mut PostEnd, fill: impl FnOnce(&mut Slot)) -> bool {
         // Acquire: partner of the Release store in `reap`.
         let reaped = self.reaped.load(Ordering::Acquire);
-        if end.posted.wrapping_sub(reaped) > self.mask {
+        if end.posted.wrapping_sub(reaped) >= self.limit {
             return false;
         }
         // SAFETY: the slot was reaped, and `end` shows that this thread is the poster.
@@ -269,6 +273,17 @@ mod tests {
             }
             assert_eq!(queue.reap(&mut reap), Reaped::Empty);
             assert!(queue.is_empty());
+        }
+    }
+
+    #[test]
+    fn the_limit_is_the_one_that_was_asked_for() {
+        for limit in [1, 2, 3, 5, 8] {
+            let queue = WorkQueue::new(limit);
+            for _ in 0..limit {
+                assert!(queue.post(&mut queue.post_end.hold(), |_| ()));
+            }
+            assert!(!queue.post(&mut queue.post_end.hold(), |_| ()), "{limit}");
         }
     }
 

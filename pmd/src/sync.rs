@@ -9,6 +9,11 @@ const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 /// `MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED`.
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
+/// `MEMBARRIER_CMD_GLOBAL`: slow, and needs no registration.
+const GLOBAL: libc::c_int = 1;
+/// Attempts before a barrier that was granted counts as refused.
+const BARRIER_TRIES: u32 = 1000;
+
 /// True once the kernel agreed to interrupt our other threads with a barrier.
 static EXPEDITED: AtomicBool = AtomicBool::new(false);
 
@@ -40,10 +45,20 @@ pub(crate) fn light_barrier() {
 /// [`light_barrier`] of every thread of this process.
 pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
-    if EXPEDITED.load(Ordering::Relaxed) && !membarrier(PRIVATE_EXPEDITED) {
-        // The kernel took back what it granted: never again without fences.
-        EXPEDITED.store(false, Ordering::SeqCst);
+    if !EXPEDITED.load(Ordering::Relaxed) {
+        return;
     }
+    // The kernel granted it once; what can fail now is memory for a moment, or a filter
+    // that the program put on its own system calls. Without a barrier of either kind
+    // two threads could be inside one token: then it is better to end.
+    for _ in 0..BARRIER_TRIES {
+        if membarrier(PRIVATE_EXPEDITED) || membarrier(GLOBAL) {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    log::error!("membarrier(2) was granted and is refused now: this process cannot go on safely");
+    std::process::abort();
 }
 
 /// Sleeps while `word` holds `expected`, at most `timeout_ns`; returns early for any reason.

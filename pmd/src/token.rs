@@ -7,10 +7,13 @@
 //! that against the owner's entry (an asymmetric barrier).
 //!
 //! ```text
-//!  owner (fast):  busy = true;  light barrier;  owner still me?  -> in  ...  busy = false
-//!  other (slow):  held = true;  owner = nobody; heavy barrier;   wait for !busy  -> in
+//!  owner (fast):  my busy = true;  light barrier;  owner still me?  -> in  ...  my busy = false
+//!  other (slow):  held = true;  owner = nobody; heavy barrier;   not busy?        -> in
+//!                                                               else held = false, again
 //! ```
-//! Either the owner sees that its bias ended, or the other sees that it is busy.
+//! Either the owner sees that its bias ended, or the other sees that it is busy. Each
+//! `busy` flag belongs to one thread for ever: a thread that was stopped between its two
+//! looks may set and clear its flag long after another one became the owner.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -22,11 +25,19 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, heavy_barrier, lig
 const FIRST_STREAK: u32 = 16;
 const LAST_STREAK: u32 = 4096;
 
+/// Threads that can ever own one token; others use `held` every time.
+const SEATS: usize = 4;
+/// Thread numbers are multiples of this, so that the seat fits beside them.
+const SEAT_MASK: u64 = 7;
+
+/// Stands for a thread that never becomes the owner; no thread has this number.
+const GUEST: u64 = 0;
+
 thread_local! {
-    static MARK: u8 = const { 0 };
+    static MARK: u64 = const { 0 };
 }
 
-/// A number that no other living thread has; never 0.
+/// A number that no other living thread has: a multiple of 8, never 0.
 #[inline]
 fn thread_number() -> u64 {
     MARK.with(|mark| core::ptr::from_ref(mark) as u64)
@@ -37,15 +48,28 @@ struct Bias {
     last: u64,
     streak: u32,
     needed: u32,
+    /// Who has which seat; 0 for nobody yet.
+    seats: [u64; SEATS],
 }
+
+impl Bias {
+    /// The seat of a thread, for ever; `None` if all are taken by others.
+    fn seat_of(&mut self, thread: u64) -> Option<u64> {
+        let at = self.seats.iter().position(|t| *t == thread || *t == 0)?;
+        self.seats[at] = thread;
+        Some(at as u64)
+    }
+}
+
+const _: () = assert!(SEATS as u64 <= SEAT_MASK + 1);
 
 /// A value that one thread at a time may use. Not a lock that anyone sleeps in:
 /// the data path tries and goes on, control calls spin and yield.
 pub(crate) struct Token<T> {
-    /// The thread that may enter without `held`; 0 for none.
+    /// The thread that may enter without `held`, and its seat; 0 for none.
     owner: AtomicU64,
-    /// The owner is inside.
-    busy: AtomicBool,
+    /// For each seat: its thread is inside, or about to look whether it may be.
+    busy: [AtomicBool; SEATS],
     held: AtomicBool,
     /// Control calls that wait; the data path lets them in first.
     wanted: AtomicU32,
@@ -62,13 +86,14 @@ impl<T> Token<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self {
             owner: AtomicU64::new(0),
-            busy: AtomicBool::new(false),
+            busy: [const { AtomicBool::new(false) }; SEATS],
             held: AtomicBool::new(false),
             wanted: AtomicU32::new(0),
             bias: UnsafeCell::new(Bias {
                 last: 0,
                 streak: 0,
                 needed: FIRST_STREAK,
+                seats: [0; SEATS],
             }),
             value: UnsafeCell::new(value),
         }
@@ -81,7 +106,10 @@ impl<T> Token<T> {
         if let Some(held) = self.enter_as_owner(me) {
             return Some(held);
         }
-        if self.wanted.load(Ordering::Relaxed) != 0 || self.held.load(Ordering::Relaxed) {
+        if self.wanted.load(Ordering::Relaxed) != 0
+            || self.held.load(Ordering::Relaxed)
+            || self.owner_is_inside()
+        {
             return None;
         }
         self.take(me)
@@ -97,37 +125,72 @@ impl<T> Token<T> {
         }
     }
 
+    /// As [`Token::try_hold`], for a thread that stands in for others and must not become
+    /// the owner: they would have to end its bias, which is a system call.
+    pub(crate) fn try_hold_as_guest(&self) -> Option<Held<'_, T>> {
+        if self.wanted.load(Ordering::Relaxed) != 0
+            || self.held.load(Ordering::Relaxed)
+            || self.owner_is_inside()
+        {
+            return None;
+        }
+        self.take(GUEST)
+    }
+
+    /// As [`Token::hold`], for such a thread.
+    pub(crate) fn hold_as_guest(&self) -> Held<'_, T> {
+        self.hold_slowly(GUEST)
+    }
+
     /// In, if this thread is the owner and its bias stands.
     #[inline]
     fn enter_as_owner(&self, me: u64) -> Option<Held<'_, T>> {
-        // A thread that is inside already waits for itself, as with any lock.
-        if self.owner.load(Ordering::Relaxed) != me || self.busy.load(Ordering::Relaxed) {
+        let owner = self.owner.load(Ordering::Relaxed);
+        if owner & !SEAT_MASK != me {
             return None;
         }
-        self.busy.store(true, Ordering::Relaxed);
-        // Partner: the heavy barrier in `end_bias`.
+        let busy = self.busy.get((owner & SEAT_MASK) as usize)?;
+        // A thread that is inside already waits for itself, as with any lock.
+        if busy.load(Ordering::Relaxed) {
+            return None;
+        }
+        busy.store(true, Ordering::Relaxed);
+        // Partner: the heavy barrier in `settle`.
         light_barrier();
-        if self.owner.load(Ordering::Acquire) == me {
+        if self.owner.load(Ordering::Acquire) == owner {
             return Some(Held {
                 token: self,
-                as_owner: true,
+                busy: Some(busy),
             });
         }
-        self.busy.store(false, Ordering::Release);
+        busy.store(false, Ordering::Release);
         None
     }
 
-    /// In through `held`, if that is free.
+    /// True while the owner is inside: trying would end its bias for nothing.
+    fn owner_is_inside(&self) -> bool {
+        let owner = self.owner.load(Ordering::Relaxed);
+        owner != 0
+            && self
+                .busy
+                .get((owner & SEAT_MASK) as usize)
+                .is_some_and(|busy| busy.load(Ordering::Relaxed))
+    }
+
+    /// In through `held`, if that is free and no owner is inside.
     #[cold]
     fn take(&self, me: u64) -> Option<Held<'_, T>> {
-        // Acquire: partner of the Release store in `Held::drop`.
+        // Acquire: partner of the Release store in `give_back`.
         if self.held.swap(true, Ordering::Acquire) {
             return None;
         }
-        self.settle(me);
+        if !self.settle(me) {
+            self.held.store(false, Ordering::Release);
+            return None;
+        }
         Some(Held {
             token: self,
-            as_owner: false,
+            busy: None,
         })
     }
 
@@ -154,36 +217,33 @@ impl<T> Token<T> {
         }
     }
 
-    /// The holder of `held` makes sure that no owner is inside, and may become the owner.
-    fn settle(&self, me: u64) {
+    /// The holder of `held` ends the bias; false while the owner is still inside.
+    fn settle(&self, me: u64) -> bool {
         // SAFETY: we hold `held`.
         let bias = unsafe { &mut *self.bias.get() };
         if self.owner.load(Ordering::Relaxed) != 0 {
-            self.end_bias();
-            bias.needed = (bias.needed * 2).min(LAST_STREAK);
+            self.owner.store(0, Ordering::Relaxed);
+            // Partner: the light barrier in `enter_as_owner`.
+            heavy_barrier();
+            if me != GUEST {
+                bias.needed = (bias.needed * 2).min(LAST_STREAK);
+            }
         }
-        if bias.last == me {
+        // Acquire: partner of the owner's Release store. Whoever ended the bias, its
+        // barrier came before it gave `held` back: an owner inside is seen here. A flag
+        // of an earlier owner may be up for a moment; that is waited out as well.
+        if self.busy.iter().any(|busy| busy.load(Ordering::Acquire)) {
+            return false;
+        }
+        if me == GUEST {
+            bias.streak = 0;
+        } else if bias.last == me {
             bias.streak += 1;
         } else {
             bias.last = me;
             bias.streak = 1;
         }
-    }
-
-    fn end_bias(&self) {
-        self.owner.store(0, Ordering::Relaxed);
-        // Partner: the light barrier in `enter_as_owner`.
-        heavy_barrier();
-        let mut spins = 0u32;
-        // Acquire: partner of the owner's Release store of `busy`.
-        while self.busy.load(Ordering::Acquire) {
-            spins += 1;
-            if spins.is_multiple_of(64) {
-                std::thread::yield_now();
-            } else {
-                core::hint::spin_loop();
-            }
-        }
+        true
     }
 
     /// Leaves through `held`; a thread that came often enough in a row becomes the owner.
@@ -193,7 +253,9 @@ impl<T> Token<T> {
         let bias = unsafe { &mut *self.bias.get() };
         if bias.streak >= bias.needed {
             bias.streak = 0;
-            self.owner.store(bias.last, Ordering::Relaxed);
+            if let Some(seat) = bias.seat_of(bias.last) {
+                self.owner.store(bias.last | seat, Ordering::Relaxed);
+            }
         }
         // Release: partner of the Acquire swap in `take`.
         self.held.store(false, Ordering::Release);
@@ -203,7 +265,8 @@ impl<T> Token<T> {
 /// The right to use the value until dropped.
 pub(crate) struct Held<'a, T> {
     token: &'a Token<T>,
-    as_owner: bool,
+    /// The flag of the seat, if this is the owner.
+    busy: Option<&'a AtomicBool>,
 }
 
 impl<T> Deref for Held<'_, T> {
@@ -226,11 +289,10 @@ impl<T> DerefMut for Held<'_, T> {
 impl<T> Drop for Held<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        if self.as_owner {
-            // Release: partner of the Acquire load in `end_bias`.
-            self.token.busy.store(false, Ordering::Release);
-        } else {
-            self.token.give_back();
+        match self.busy {
+            // Release: partner of the Acquire loads in `settle`.
+            Some(busy) => busy.store(false, Ordering::Release),
+            None => self.token.give_back(),
         }
     }
 }
@@ -266,7 +328,8 @@ mod tests {
         for _ in 0..=FIRST_STREAK {
             *token.hold() += 1;
         }
-        assert_eq!(token.owner.load(Ordering::Relaxed), thread_number());
+        let owner = token.owner.load(Ordering::Relaxed);
+        assert_eq!(owner & !SEAT_MASK, thread_number());
         let other = {
             let token = Arc::clone(&token);
             std::thread::spawn(move || *token.hold() += 1)
@@ -274,6 +337,78 @@ mod tests {
         other.join().unwrap();
         assert_eq!(token.owner.load(Ordering::Relaxed), 0);
         assert_eq!(*token.hold(), u64::from(FIRST_STREAK) + 2);
+    }
+
+    #[test]
+    fn a_thread_stopped_between_its_two_looks_never_touches_another_owners_flag() {
+        crate::sync::register_barrier();
+        let token = Arc::new(Token::new(0u64));
+        let own = |token: &Token<u64>| {
+            for _ in 0..=LAST_STREAK {
+                *token.hold() += 1;
+            }
+        };
+        own(&token);
+        let first = token.owner.load(Ordering::Relaxed);
+        // Another thread becomes the owner and stays inside.
+        let inside = Arc::new(std::sync::Barrier::new(2));
+        let second = {
+            let (token, inside) = (Arc::clone(&token), Arc::clone(&inside));
+            std::thread::spawn(move || {
+                own(&token);
+                let held = token.hold();
+                assert!(held.busy.is_some());
+                inside.wait();
+                inside.wait();
+                drop(held);
+            })
+        };
+        inside.wait();
+        // What the first thread still does when it goes on where it was stopped.
+        let flag = &token.busy[(first & SEAT_MASK) as usize];
+        flag.store(true, Ordering::Relaxed);
+        assert_ne!(token.owner.load(Ordering::Acquire), first);
+        flag.store(false, Ordering::Release);
+        assert!(token.try_hold().is_none(), "the second one is inside");
+        assert!(token.take(thread_number()).is_none(), "and stays alone");
+        inside.wait();
+        second.join().unwrap();
+    }
+
+    #[test]
+    fn a_guest_ends_a_bias_and_gets_none() {
+        crate::sync::register_barrier();
+        let token = Token::new(0u64);
+        for _ in 0..=FIRST_STREAK {
+            *token.hold() += 1;
+        }
+        assert_ne!(token.owner.load(Ordering::Relaxed), 0);
+        for _ in 0..4 * FIRST_STREAK {
+            *token.hold_as_guest() += 1;
+            *token.try_hold_as_guest().unwrap() += 1;
+        }
+        assert_eq!(token.owner.load(Ordering::Relaxed), 0);
+        // A visit does not put off the next bias of the thread that comes often.
+        for _ in 0..=FIRST_STREAK {
+            *token.hold() += 1;
+        }
+        assert_ne!(token.owner.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn whoever_tries_while_the_owner_is_inside_goes_away_empty_handed() {
+        crate::sync::register_barrier();
+        let token = Token::new(0u64);
+        for _ in 0..=FIRST_STREAK {
+            *token.hold() += 1;
+        }
+        let inside = token.hold();
+        assert!(inside.busy.is_some());
+        for _ in 0..3 {
+            assert!(token.try_hold_as_guest().is_none());
+        }
+        drop(inside);
+        assert!(token.try_hold_as_guest().is_some());
     }
 
     #[test]
@@ -291,8 +426,12 @@ mod tests {
                         } else {
                             3
                         };
-                        for _ in 0..run {
-                            let mut held = token.hold();
+                        for turn in 0..run {
+                            let mut held = if turn % 50 == 7 {
+                                token.hold_as_guest()
+                            } else {
+                                token.hold()
+                            };
                             let value = *held;
                             core::hint::spin_loop();
                             *held = value + 1;

@@ -80,6 +80,8 @@ pub(crate) struct ViShared {
     state: AtomicU8,
     /// A post failed in a way that breaks the VI; the poller does it.
     pub(crate) broken: AtomicBool,
+    /// Connection calls that have not collected their outcome yet; changed in the turn.
+    pub(crate) connecting: AtomicU32,
     pub(crate) tag: AtomicU32,
     pub(crate) max_transfer_bytes: AtomicU32,
     pub(crate) send_cq: AtomicU64,
@@ -99,6 +101,7 @@ impl ViShared {
             instance: AtomicU64::new(0),
             state: AtomicU8::new(EndpointState::Idle as u8),
             broken: AtomicBool::new(false),
+            connecting: AtomicU32::new(0),
             tag: AtomicU32::new(0),
             max_transfer_bytes: AtomicU32::new(0),
             send_cq: AtomicU64::new(0),

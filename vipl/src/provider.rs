@@ -36,7 +36,12 @@ pub fn last_error() -> Option<String> {
 }
 
 fn explain(error: VipError, text: String) -> VipError {
-    log::error!("{text}");
+    // A caller's mistake is told by the return value; programs probe for device names.
+    if error == VipError::ErrorResource {
+        log::error!("{text}");
+    } else {
+        log::debug!("{text}");
+    }
     LAST_ERROR.set(Some(text));
     error
 }

@@ -7,6 +7,7 @@
 //! Whoever removes an entry holds the NIC's turn, so the poll loop never sees
 //! one go in the middle of a turn.
 
+use std::collections::VecDeque;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::memory::locked;
@@ -74,7 +75,8 @@ struct Owner {
 
 struct Control {
     owners: Vec<Owner>,
-    free: Vec<u32>,
+    /// Places that were used, the longest unused first: a stale handle stays stale longest.
+    free: VecDeque<u32>,
     usage: RegionUsage,
 }
 
@@ -114,7 +116,7 @@ impl RegionTable {
                 .collect(),
             control: Mutex::new(Control {
                 owners: Vec::new(),
-                free: Vec::new(),
+                free: VecDeque::new(),
                 usage: RegionUsage::default(),
             }),
             limits: RegionLimits {
@@ -196,18 +198,19 @@ impl RegionTable {
             return Err(RegionError::Invalid);
         }
         let (base, end) = pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
+        self.lock_control().reserve(end - base, &self.limits)?;
+        // Faulting in and locking may take long: not under a lock that others want who
+        // hold the NIC's turn.
+        let prepared = self.prepare(base, end);
         let mut control = self.lock_control();
-        if control.usage.regions >= u64::from(self.limits.regions)
-            || control.usage.bytes.saturating_add(end - base) > self.limits.bytes
-        {
-            return Err(RegionError::Resource);
-        }
-        let writable = pages::writable(base, end).ok_or(RegionError::Invalid)?;
-        let locked = self.limits.lock != LockPolicy::Never && locked::lock(base, end);
-        if !locked && self.limits.lock != LockPolicy::Never {
-            if self.limits.lock == LockPolicy::Required {
-                return Err(RegionError::Resource);
+        let (writable, locked) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                control.give_up(end - base);
+                return Err(error);
             }
+        };
+        if !locked && self.limits.lock != LockPolicy::Never {
             if control.usage.unlocked == 0 {
                 log::warn!(
                     "registered memory could not be locked (RLIMIT_MEMLOCK); it is used unlocked"
@@ -228,10 +231,18 @@ impl RegionTable {
             end,
         };
         let handle = (u32::from(owner.generation) << 16) | index;
-        control.usage.regions += 1;
-        control.usage.bytes += end - base;
         self.publish(index, handle, attributes, writable, (base, end));
         Ok(handle)
+    }
+
+    /// Faults the pages in and locks them: are they writable, are they locked?
+    fn prepare(&self, base: u64, end: u64) -> Result<(bool, bool), RegionError> {
+        let writable = pages::writable(base, end).ok_or(RegionError::Invalid)?;
+        let locked = self.limits.lock != LockPolicy::Never && locked::lock(base, end);
+        if !locked && self.limits.lock == LockPolicy::Required {
+            return Err(RegionError::Resource);
+        }
+        Ok((writable, locked))
     }
 
     fn publish(
@@ -286,7 +297,7 @@ impl RegionTable {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         let gone = control.owners[index];
         control.owners[index].live = false;
-        control.free.push(index as u32);
+        control.free.push_back(index as u32);
         control.usage.regions -= 1;
         control.usage.bytes -= gone.end - gone.base;
         if gone.locked {
@@ -335,13 +346,31 @@ impl RegionTable {
 }
 
 impl Control {
+    /// Counts a region that is about to be registered, if the limits allow it.
+    fn reserve(&mut self, bytes: u64, limits: &RegionLimits) -> Result<(), RegionError> {
+        if self.usage.regions >= u64::from(limits.regions)
+            || self.usage.bytes.saturating_add(bytes) > limits.bytes
+        {
+            return Err(RegionError::Resource);
+        }
+        self.usage.regions += 1;
+        self.usage.bytes += bytes;
+        Ok(())
+    }
+
+    /// Takes back what [`Control::reserve`] counted.
+    fn give_up(&mut self, bytes: u64) {
+        self.usage.regions -= 1;
+        self.usage.bytes -= bytes;
+    }
+
     fn owner(&mut self, handle: u32) -> Option<Owner> {
         let owner = *self.owners.get((handle & 0xFFFF) as usize)?;
         (owner.live && u32::from(owner.generation) == handle >> 16).then_some(owner)
     }
 
     fn take_index(&mut self, seed: u16) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
+        self.free.pop_front().unwrap_or_else(|| {
             self.owners.push(Owner {
                 generation: seed,
                 ..Owner::default()

@@ -16,7 +16,7 @@ use crate::sync::mapped::{Ordering, compiler_fence, fence};
 
 /// Rings that can be mapped at once: one per station, and those of stations that
 /// left while buffers of theirs were out.
-const RINGS_MAX: usize = 1024;
+const RINGS_MAX: usize = 256;
 
 /// Scratch buffers of each kind.
 const SCRATCH_BUFFERS: u32 = 64;
