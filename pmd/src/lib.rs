@@ -3,7 +3,8 @@
 //!
 //! | room | what is in it |
 //! | --- | --- |
-//! | [`nic`] | every call by handle: what the front end is made of |
+//! | [`nic`] | calls by handle: what the front end is made of |
+//! | [`work`] | of these, the calls of the data path: post, done, wait |
 //! | [`config`] | the configuration file |
 //! | [`descriptor`] | the layout of descriptors in application memory |
 //! | `post` | a descriptor parsed and copied once |
@@ -46,6 +47,7 @@ pub mod config;
 pub mod descriptor;
 pub mod events;
 pub mod nic;
+pub mod work;
 
 pub use control::{ControlError, LEVELS_SUPPORTED};
 pub use instance::Handler;

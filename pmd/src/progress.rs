@@ -270,12 +270,16 @@ fn stop_draining(device: &'static Device) {
 fn keep_up(device: &'static Device, upkeep: &mut Instant) {
     if upkeep.elapsed() >= UPKEEP {
         *upkeep = Instant::now();
+        // A program that posts meanwhile leaves its doorbell to this thread: waiting for the
+        // turn could cost it a system call.
+        device.rest.deaf.store(false, Ordering::Relaxed);
         if let Some(poller) = device.turn.hold_as_guest().as_mut() {
             poller.path.port.upkeep();
             // A program that polls rarely would look at clock and timers more rarely still.
             poller.long_turn(&device.doorbells);
             device.announce(poller);
         }
+        stop_draining(device);
     }
 }
 

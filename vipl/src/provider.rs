@@ -12,7 +12,8 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use fcvi_frame::connect::{Attributes, MAX_DISCRIMINATOR_BYTES};
 use fcvi_frame::flags::WireReliability;
 use pmd::config::{Config, NicConfig};
-use pmd::nic::{self, MemSettings, Queue};
+use pmd::nic::{self, MemSettings};
+use pmd::work::{self, Queue};
 use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, ViSettings};
 
 use crate::name_service::{NameService, NameServiceError};
@@ -282,7 +283,7 @@ pub unsafe fn post_send(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    Ok(unsafe { nic::post(vi.into_raw(), Queue::Send, descriptor, handle.0) }?)
+    Ok(unsafe { work::post(vi.into_raw(), Queue::Send, descriptor, handle.0) }?)
 }
 
 /// Posts a descriptor on the receive queue (VIPL 3.5.4).
@@ -296,44 +297,44 @@ pub unsafe fn post_recv(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    Ok(unsafe { nic::post(vi.into_raw(), Queue::Receive, descriptor, handle.0) }?)
+    Ok(unsafe { work::post(vi.into_raw(), Queue::Receive, descriptor, handle.0) }?)
 }
 
 #[inline]
-fn done(found: nic::Done) -> Done {
+fn done(found: work::Done) -> Done {
     match found {
-        nic::Done::Completed { descriptor, status } => Done::Completed { descriptor, status },
-        nic::Done::NotDone => Done::NotDone,
-        nic::Done::Empty => Done::Empty,
+        work::Done::Completed { descriptor, status } => Done::Completed { descriptor, status },
+        work::Done::NotDone => Done::NotDone,
+        work::Done::Empty => Done::Empty,
     }
 }
 
 /// Takes the head of the send queue if it is complete (VIPL 3.5.2).
 #[inline]
 pub fn send_done(vi: ViHandle) -> Result<Done> {
-    Ok(done(nic::done(vi.into_raw(), Queue::Send)?))
+    Ok(done(work::done(vi.into_raw(), Queue::Send)?))
 }
 
 /// Takes the head of the receive queue if it is complete (VIPL 3.5.5).
 #[inline]
 pub fn recv_done(vi: ViHandle) -> Result<Done> {
-    Ok(done(nic::done(vi.into_raw(), Queue::Receive)?))
+    Ok(done(work::done(vi.into_raw(), Queue::Receive)?))
 }
 
 /// Waits for the head of the send queue (VIPL 3.5.3).
 pub fn send_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
-    let found = nic::wait_done(vi.into_raw(), Queue::Send, timeout.limit())?;
+    let found = work::wait_done(vi.into_raw(), Queue::Send, timeout.limit())?;
     Ok(done(found))
 }
 
 /// Waits for the head of the receive queue (VIPL 3.5.6).
 pub fn recv_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
-    let found = nic::wait_done(vi.into_raw(), Queue::Receive, timeout.limit())?;
+    let found = work::wait_done(vi.into_raw(), Queue::Receive, timeout.limit())?;
     Ok(done(found))
 }
 
 #[inline]
-fn entry(found: nic::CqEntry) -> CqEntry {
+fn entry(found: work::CqEntry) -> CqEntry {
     CqEntry {
         vi: ViHandle::from_raw(found.vi),
         recv_queue: found.receive,
@@ -343,14 +344,14 @@ fn entry(found: nic::CqEntry) -> CqEntry {
 /// Takes the oldest entry of a completion queue (VIPL 3.5.7).
 #[inline]
 pub fn cq_done(cq: CqHandle) -> Result<CqEntry> {
-    nic::cq_done(cq.into_raw())?
+    work::cq_done(cq.into_raw())?
         .map(entry)
         .ok_or(VipError::NotDone)
 }
 
 /// Waits for an entry of a completion queue (VIPL 3.5.8).
 pub fn cq_wait(cq: CqHandle, timeout: Timeout) -> Result<CqEntry> {
-    Ok(entry(nic::cq_wait(cq.into_raw(), timeout.limit())?))
+    Ok(entry(work::cq_wait(cq.into_raw(), timeout.limit())?))
 }
 
 fn remote_attributes(attributes: &Attributes) -> ViAttributes {

@@ -1,0 +1,276 @@
+//! Descriptors posted and taken back: the calls of the data path.
+//!
+//! | call | from the program's side |
+//! | --- | --- |
+//! | [`post`] | a descriptor goes onto a work queue |
+//! | [`done`], [`wait_done`] | the head of a work queue comes back |
+//! | [`cq_done`], [`cq_wait`] | which work queue completed something |
+
+use std::time::Duration;
+
+use vi_engine::EndpointState;
+
+use crate::control::{ControlError, Outcome};
+use crate::descriptor::RawDescriptor;
+use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
+use crate::memory::TagCheck;
+use crate::post::{Header, PostRules};
+use crate::progress::wait;
+use crate::queue::{PostEnd, Reaped, Slot, WorkQueue};
+use crate::sync::Ordering;
+use crate::vi::{CqShared, ViShared, cq_at, cq_of, vi_at, vi_of};
+
+/// Which work queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// The send queue.
+    Send,
+    /// The receive queue.
+    Receive,
+}
+
+impl ViShared {
+    #[inline]
+    fn queue(&self, queue: Queue) -> &WorkQueue {
+        match queue {
+            Queue::Send => &self.send,
+            Queue::Receive => &self.recv,
+        }
+    }
+
+    #[inline]
+    fn rules(&self) -> PostRules<'_> {
+        let tag = self.tag.load(Ordering::Relaxed);
+        PostRules {
+            regions: &self.device.regions,
+            tag: if tag == 0 {
+                TagCheck::Lenient
+            } else {
+                TagCheck::Tag(tag)
+            },
+            max_segments: self.device.config.max_segments_per_descriptor,
+            max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Notes a post that breaks the VI (VIPL 6.3.1); the poller does the rest.
+    #[cold]
+    fn note_broken(&'static self, code: ErrorCode, descriptor: u64, queue: Queue) {
+        self.device.events.push(AsyncEvent {
+            vi: self.live_handle(),
+            instance: self.instance(),
+            descriptor,
+            op_code: match queue {
+                Queue::Send => 0,
+                Queue::Receive => 1,
+            },
+            resource: match code {
+                ErrorCode::ViOverrun => ResourceCode::Vi,
+                _ => ResourceCode::Descriptor,
+            },
+            code,
+        });
+        self.broken.store(true, Ordering::Release);
+    }
+
+    /// Parses a descriptor and posts it.
+    ///
+    /// # Safety
+    /// As for [`post`].
+    #[inline]
+    unsafe fn post(
+        &'static self,
+        queue: Queue,
+        end: &mut PostEnd,
+        address: u64,
+        region: u32,
+    ) -> Result<(), ErrorCode> {
+        let rules = self.rules();
+        // SAFETY: registered memory stays mapped, as `register` demands.
+        let header = unsafe { Header::read(&rules, address, region) };
+        let Ok(header) = header else {
+            return Err(ErrorCode::PostDesc);
+        };
+        let fill = |slot: &mut Slot| match queue {
+            // SAFETY: as above.
+            Queue::Send => unsafe { header.fill_send(&rules, slot) },
+            // SAFETY: as above.
+            Queue::Receive => unsafe { header.fill_receive(&rules, slot) },
+        };
+        if self.queue(queue).post(end, fill) {
+            Ok(())
+        } else {
+            Err(ErrorCode::ViOverrun)
+        }
+    }
+}
+
+/// Posts a descriptor (VIPL 3.5.1, 3.5.4). What is wrong with it is told by its status,
+/// or by an asynchronous error if it cannot even be read.
+///
+/// # Safety
+/// Until it is reaped, the descriptor and its buffers belong to the provider. The region of
+/// the descriptor is not deregistered by another thread while this call runs.
+#[inline]
+pub unsafe fn post(
+    handle: u64,
+    queue: Queue,
+    descriptor: *mut RawDescriptor,
+    region: u32,
+) -> Outcome<()> {
+    let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
+    let address = descriptor as u64;
+    if !vi.is_live(handle) {
+        // In a child of this process the end may be held for ever.
+        return Err(ControlError::InvalidParameter);
+    }
+    let posted = {
+        let mut end = vi.queue(queue).post_end.hold();
+        // Under the post end, which whoever ends the VI takes.
+        if !vi.is_live(handle) {
+            return Err(ControlError::InvalidParameter);
+        }
+        // SAFETY: passed on from our caller.
+        let posted = unsafe { vi.post(queue, &mut end, address, region) };
+        if let Err(code) = posted {
+            // Still under the post end: it is this VI that breaks, not its successor.
+            vi.note_broken(code, address, queue);
+        }
+        posted
+    };
+    if posted.is_err() {
+        vi.device.ring(vi.index);
+        vi.device.poll();
+        return Ok(());
+    }
+    match queue {
+        Queue::Send => vi.device.kick(vi),
+        Queue::Receive if vi.state() == EndpointState::Error => vi.device.flush_unconnected(vi),
+        Queue::Receive => {}
+    }
+    Ok(())
+}
+
+/// What a look at a work queue found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// The head was complete; it is off the queue.
+    Completed {
+        /// The descriptor.
+        descriptor: *mut RawDescriptor,
+        /// Its status word.
+        status: u32,
+    },
+    /// The head is not complete.
+    NotDone,
+    /// Nothing is posted.
+    Empty,
+}
+
+#[inline]
+fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
+    let queue = vi.queue(queue);
+    if !queue.has_complete() {
+        return if !vi.is_live(handle) {
+            Err(ControlError::InvalidParameter)
+        } else if queue.is_empty() {
+            Ok(Done::Empty)
+        } else {
+            Ok(Done::NotDone)
+        };
+    }
+    if !vi.is_live(handle) {
+        // In a child of this process the end may be held for ever.
+        return Err(ControlError::InvalidParameter);
+    }
+    let mut end = queue.reap_end.hold();
+    // Under the reap end, which whoever ends the VI takes.
+    if !vi.is_live(handle) {
+        return Err(ControlError::InvalidParameter);
+    }
+    Ok(match queue.reap(&mut end) {
+        Reaped::Done { address, status } => Done::Completed {
+            descriptor: address as *mut RawDescriptor,
+            status,
+        },
+        Reaped::Pending => Done::NotDone,
+        Reaped::Empty => Done::Empty,
+    })
+}
+
+/// Takes the head of a work queue if it is complete (VIPL 3.5.2, 3.5.5).
+#[inline]
+pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
+    let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
+    // An empty queue is looked at too: a program that is written to polls this way.
+    if !vi.queue(queue).has_complete() {
+        vi.device.poll();
+    }
+    reap(vi, handle, queue)
+}
+
+/// Waits for the head of a work queue (VIPL 3.5.3, 3.5.6); `None` waits for ever.
+pub fn wait_done(handle: u64, queue: Queue, limit: Option<Duration>) -> Outcome<Done> {
+    let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let cq = match queue {
+        Queue::Send => &vi.send_cq,
+        Queue::Receive => &vi.recv_cq,
+    };
+    if cq.load(Ordering::Relaxed) != 0 {
+        return Err(ControlError::Resource);
+    }
+    wait(vi.device, limit, || match reap(vi, handle, queue) {
+        Ok(Done::NotDone) => None,
+        found => Some(found),
+    })?
+}
+
+/// An entry of a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqEntry {
+    /// The VI.
+    pub vi: u64,
+    /// Its receive queue, else its send queue.
+    pub receive: bool,
+}
+
+#[inline]
+fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
+    if !cq.ring.has_entry() {
+        return if cq.is_live(handle) {
+            Ok(None)
+        } else {
+            Err(ControlError::InvalidParameter)
+        };
+    }
+    let mut end = cq.ring.take_end.hold();
+    if !cq.is_live(handle) {
+        return Err(ControlError::InvalidParameter);
+    }
+    while let Some(entry) = cq.ring.take(&mut end) {
+        // An entry whose descriptor was reaped directly tells nothing any more.
+        if crate::vi::entry_is_live(&entry) {
+            return Ok(Some(CqEntry {
+                vi: entry.vi,
+                receive: entry.receive,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// Takes the oldest entry of a completion queue, if there is one (VIPL 3.5.7).
+#[inline]
+pub fn cq_done(handle: u64) -> Outcome<Option<CqEntry>> {
+    let cq = cq_at(handle).ok_or(ControlError::InvalidParameter)?;
+    if !cq.ring.has_entry() {
+        cq.device.poll();
+    }
+    take(cq, handle)
+}
+
+/// Waits for an entry of a completion queue (VIPL 3.5.8); `None` waits for ever.
+pub fn cq_wait(handle: u64, limit: Option<Duration>) -> Outcome<CqEntry> {
+    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    wait(cq.device, limit, || take(cq, handle).transpose())?
+}
