@@ -12,7 +12,7 @@ pub const RULE: Rule = Rule {
 };
 
 /// Places that differ from machine to machine.
-const PLACES: [&str; 6] = ["/work", "/home", "/root", "/tmp", "/Users", "../shared"];
+const PLACES: [&str; 6] = ["/home", "/root", "/tmp", "/Users", "/mnt", "/srv"];
 
 const ADVICE: &str = "name it relative to the repository, or take std::env::temp_dir() or mktemp";
 
@@ -58,15 +58,14 @@ mod tests {
 
     #[test]
     fn machine_paths_are_found() {
-        let text =
-            "a = '/home/me/x'\nb = \"/tmp\"\nsee ../shared/x\ncd /work\n`/root/x`\nin /tmp.\n";
+        let text = "a = '/home/me/x'\nb = \"/tmp\"\nsee /mnt/x\ncd /srv\n`/root/x`\nin /tmp.\n";
         assert_eq!(lines(text), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
     fn other_paths_are_free() {
         assert_eq!(
-            lines("ci/work/x ${D}/tmp/x /worker /dev/shm .../home x/root /tmpfs"),
+            lines("ci/mnt/x ${D}/tmp/x /srvs /dev/shm .../home x/root /tmpfs"),
             [0; 0]
         );
     }
