@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn machine_paths_are_found() {
-        let text = "a = '/home/me/x'\nb = \"/tmp\"\nsee /mnt/x\ncd /srv\n`/root/x`\nin /tmp.\n";
+        let text = "a = '/home/me/x'\nb = \"/tmp\"\nsee /mnt/x\ncd /srv\n`/Users/x`\nin /tmp.\n";
         assert_eq!(lines(text), [1, 2, 3, 4, 5, 6]);
     }
 
