@@ -167,12 +167,27 @@ impl Device {
         }
     }
 
+    /// Takes a turn in place of the NIC's thread, unless that is at it or back: then the
+    /// doorbell is its to answer. So a thread that posts never waits for that one, which the
+    /// scheduler may have stopped; it waits for another thread of the program only.
     #[cold]
     fn answer_doorbells(&self) {
-        if let Some(poller) = self.hold().as_mut() {
-            self.rest.leave(poller);
-            poller.turn(&self.doorbells);
-            self.announce(poller);
+        let mut spins = 0u32;
+        while self.rest.is_deaf() && !self.rest.attends() {
+            if let Some(mut held) = self.turn.try_hold() {
+                if let Some(poller) = held.as_mut() {
+                    self.rest.leave(poller);
+                    poller.turn(&self.doorbells);
+                    self.announce(poller);
+                }
+                return;
+            }
+            spins += 1;
+            if spins.is_multiple_of(64) {
+                std::thread::yield_now();
+            } else {
+                core::hint::spin_loop();
+            }
         }
     }
 
@@ -273,6 +288,16 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
     }
     let instance = device.instances.open(device.number);
     Ok((device, instance))
+}
+
+/// As [`open`], but the NIC has no threads: a test plays their part.
+#[cfg(test)]
+pub(crate) fn open_unattended(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
+    let _opening = Opening::begin();
+    crate::sync::register_barrier();
+    let device = find_or_make(config)?;
+    *device.hold() = Some(open::poller(device)?);
+    Ok((device, device.instances.open(device.number)))
 }
 
 impl Device {

@@ -30,7 +30,7 @@ use crate::config::Progress;
 use crate::device::Device;
 use crate::open::OpenError;
 use crate::poller::Poller;
-use crate::sync::{self, AtomicBool, AtomicU32, Ordering};
+use crate::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
 use crate::sys;
 
 /// How often the port's upkeep runs.
@@ -47,6 +47,8 @@ pub(crate) struct Rest {
     bell: AtomicU32,
     /// The NIC's thread sleeps, or is about to, or only looks: it drains no doorbells.
     deaf: AtomicBool,
+    /// The NIC's thread is at the turn, or about to try; it looks for doorbells afterwards.
+    attends: AtomicBool,
     /// Wakes a thread that sleeps on a port's descriptor.
     event: OnceLock<sys::Event>,
 }
@@ -99,6 +101,25 @@ impl Rest {
         self.deaf.store(true, Ordering::Relaxed);
         // Partner: the light barrier in `is_deaf`.
         sync::heavy_barrier();
+    }
+
+    /// True if the NIC's thread is at the turn. What was rung before this was asked is then
+    /// left to it: whoever rang need not wait until the scheduler lets it go on.
+    pub(crate) fn attends(&self) -> bool {
+        // Partner: the fence in `attend`. Either the thread sees the doorbell after its visit,
+        // or we see that the visit is over.
+        fence(Ordering::SeqCst);
+        self.attends.load(Ordering::Relaxed)
+    }
+
+    /// A visit of the NIC's thread to the turn. It has to look for doorbells after this.
+    fn attend<R>(&self, visit: impl FnOnce() -> R) -> R {
+        self.attends.store(true, Ordering::Relaxed);
+        let result = visit();
+        self.attends.store(false, Ordering::Relaxed);
+        // Partner: the fence in `attends`.
+        fence(Ordering::SeqCst);
+        result
     }
 
     /// Has the NIC's thread look around, unless it sleeps on the port.
@@ -259,11 +280,18 @@ fn inline(device: &'static Device, epoch: u32) {
 /// From now on whoever rings a doorbell sees to it; what was rung before is drained.
 fn stop_draining(device: &'static Device) {
     device.rest.go_deaf();
-    if device.doorbells.any()
-        && let Some(poller) = device.turn.hold_as_guest().as_mut()
-    {
-        poller.turn(&device.doorbells);
-        device.announce(poller);
+    // Again after each visit: what was rung meanwhile was left to this thread.
+    while device.doorbells.any() {
+        device.rest.attend(|| {
+            let mut held = device.turn.hold_as_guest();
+            // A NIC without a poller went down, and its doorbells with it.
+            let Some(poller) = held.as_mut() else {
+                device.doorbells.drain(|_| ());
+                return;
+            };
+            poller.turn(&device.doorbells);
+            device.announce(poller);
+        });
     }
 }
 
@@ -289,12 +317,12 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
     let spin = Duration::from_micros(device.config.spin_us);
     let mut idle_since = Instant::now();
     while device.runs(epoch) {
+        // First, so that nobody who posts waits for the turn that follows.
+        device.rest.deaf.store(false, Ordering::Relaxed);
         if let Some(mut held) = device.turn.try_hold_as_guest()
             && device.runs(epoch)
             && let Some(poller) = held.as_mut()
         {
-            // Whoever still sees the old value takes a turn for nothing.
-            device.rest.deaf.store(false, Ordering::Relaxed);
             if poller.turn(&device.doorbells) {
                 idle_since = Instant::now();
             }
@@ -320,33 +348,45 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
 /// Arms the port, looks once more, and sleeps until a frame, a timer, a doorbell or the
 /// program comes. `idle`: since when nothing was to be done.
 fn rest(device: &'static Device, epoch: u32, idle: Duration) {
-    let (source, limit) = {
-        let mut held = device.turn.hold_as_guest();
-        let Some(poller) = held.as_mut() else {
-            return;
-        };
-        if !device.runs(epoch) {
-            return;
-        }
-        let source = poller.path.port.arm();
-        device.rest.go_deaf();
-        let worked = poller.long_turn(&device.doorbells);
-        device.announce(poller);
-        if worked {
-            poller.path.port.disarm();
-            return;
-        }
-        poller.armed = Some(source.clone());
-        (source, longest_rest(poller, idle))
+    let Some((source, limit)) = device.rest.attend(|| lie_down(device, epoch, idle)) else {
+        return;
     };
-    device.rest.sleep_on(&source, limit);
+    // What was rung while it lay down was left to this thread.
+    if !device.doorbells.any() {
+        device.rest.sleep_on(&source, limit);
+    }
+    // What is rung during this visit is drained by this thread's next turn or `stop_draining`.
+    device.rest.attend(|| get_up(device, epoch));
+}
+
+/// What to sleep on and how long, unless something is to be done first.
+fn lie_down(device: &'static Device, epoch: u32, idle: Duration) -> Option<(WakeSource, Duration)> {
     let mut held = device.turn.hold_as_guest();
-    if let Some(poller) = held.as_mut() {
-        // In a later epoch the port and who sleeps on it are another's.
-        if device.runs(epoch) && poller.armed.take().is_some() {
-            poller.path.port.disarm();
-            poller.clock.now_ns();
-        }
+    let poller = held.as_mut()?;
+    if !device.runs(epoch) {
+        return None;
+    }
+    let source = poller.path.port.arm();
+    device.rest.go_deaf();
+    let worked = poller.long_turn(&device.doorbells);
+    device.announce(poller);
+    if worked {
+        poller.path.port.disarm();
+        return None;
+    }
+    poller.armed = Some(source.clone());
+    Some((source, longest_rest(poller, idle)))
+}
+
+fn get_up(device: &'static Device, epoch: u32) {
+    let mut held = device.turn.hold_as_guest();
+    // In a later epoch the port and who sleeps on it are another's.
+    if let Some(poller) = held.as_mut()
+        && device.runs(epoch)
+        && poller.armed.take().is_some()
+    {
+        poller.path.port.disarm();
+        poller.clock.now_ns();
     }
 }
 

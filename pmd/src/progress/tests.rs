@@ -2,17 +2,14 @@ use vi_engine::ViIndex;
 
 use super::*;
 
-/// A NIC on a segment of its own whose thread only looks, as this test plays its part.
+/// A NIC on a segment of its own, and without threads: this test plays their part.
 fn device(test: &str) -> (&'static Device, u64) {
     let config = crate::config::NicConfig {
         segment: format!("unit-{}-{test}", std::process::id()),
-        takeover_us: 10_000_000,
         ..crate::config::NicConfig::default()
     };
-    let (device, instance) = crate::device::open(&config).unwrap();
-    while !device.rest.deaf.load(Ordering::Relaxed) {
-        std::thread::yield_now();
-    }
+    let (device, instance) = crate::device::open_unattended(&config).unwrap();
+    stop_draining(device);
     (device, instance)
 }
 
@@ -67,6 +64,28 @@ fn a_doorbell_is_drained_by_the_thread_that_polls_or_by_who_rings_it() {
     assert!(!device.doorbells.any(), "which leaves none behind");
     device.ring(ViIndex(3));
     assert!(!device.doorbells.any(), "it only looks: drained at once");
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn a_doorbell_rung_while_the_nics_thread_is_at_the_turn_is_left_to_it() {
+    let (device, instance) = device("attend");
+    let (rang, heard) = std::sync::mpsc::channel();
+    let ringer = device.rest.attend(|| {
+        // Stopped here by the scheduler, say, with the turn taken.
+        let _held = device.turn.hold_as_guest();
+        let ringer = std::thread::spawn(move || {
+            device.ring(ViIndex(3));
+            rang.send(()).unwrap();
+        });
+        let returned = heard.recv_timeout(Duration::from_secs(10));
+        assert_eq!(returned, Ok(()), "who rings waits for nothing");
+        ringer
+    });
+    ringer.join().unwrap();
+    assert!(device.doorbells.any(), "left to the thread");
+    stop_draining(device);
+    assert!(!device.doorbells.any(), "which answers it after its visit");
     assert!(crate::device::close(device, instance));
 }
 
