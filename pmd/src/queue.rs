@@ -145,12 +145,18 @@ impl WorkQueue {
         self.slots[(index & self.mask) as usize].get()
     }
 
+    /// True if nothing can be posted before something is reaped.
+    #[inline]
+    pub(crate) fn is_full(&self, end: &PostEnd) -> bool {
+        // Acquire: partner of the Release store in `reap`.
+        let reaped = self.reaped.load(Ordering::Acquire);
+        end.posted.wrapping_sub(reaped) >= self.limit
+    }
+
     /// Posts what `fill` writes into the next slot. False if all slots are taken.
     #[inline]
     pub(crate) fn post(&self, end: &mut PostEnd, fill: impl FnOnce(&mut Slot)) -> bool {
-        // Acquire: partner of the Release store in `reap`.
-        let reaped = self.reaped.load(Ordering::Acquire);
-        if end.posted.wrapping_sub(reaped) >= self.limit {
+        if self.is_full(end) {
             return false;
         }
         // SAFETY: the slot was reaped, and `end` shows that this thread is the poster.

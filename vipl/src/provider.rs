@@ -13,7 +13,7 @@ use fcvi_frame::connect::{Attributes, MAX_DISCRIMINATOR_BYTES};
 use fcvi_frame::flags::WireReliability;
 use pmd::config::{Config, NicConfig};
 use pmd::nic::{self, MemSettings};
-use pmd::work::{self, Queue};
+use pmd::work::{self, Queue, WhenFull};
 use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, ViSettings};
 
 use crate::name_service::{NameService, NameServiceError};
@@ -283,7 +283,7 @@ pub unsafe fn post_send(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    Ok(unsafe { work::post(vi.into_raw(), Queue::Send, descriptor, handle.0) }?)
+    unsafe { post(vi, Queue::Send, descriptor, handle, WhenFull::Break) }
 }
 
 /// Posts a descriptor on the receive queue (VIPL 3.5.4).
@@ -297,7 +297,23 @@ pub unsafe fn post_recv(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    Ok(unsafe { work::post(vi.into_raw(), Queue::Receive, descriptor, handle.0) }?)
+    unsafe { post(vi, Queue::Receive, descriptor, handle, WhenFull::Break) }
+}
+
+/// Posts a descriptor on a queue.
+///
+/// # Safety
+/// As for [`post_send`].
+#[inline]
+pub(crate) unsafe fn post(
+    vi: ViHandle,
+    queue: Queue,
+    descriptor: *mut RawDescriptor,
+    handle: MemoryHandle,
+    when_full: WhenFull,
+) -> Result<()> {
+    // SAFETY: passed on from our caller.
+    Ok(unsafe { work::post(vi.into_raw(), queue, descriptor, handle.0, when_full) }?)
 }
 
 #[inline]
