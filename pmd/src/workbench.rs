@@ -7,9 +7,6 @@
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::{HeaderTemplate, PerFrame, seal};
 
-use crate::post::{Cursor, gather};
-use crate::queue::Slot;
-
 /// The longest frame, tag included, and some zeros, in whole cache lines.
 const WORKBENCH_BYTES: usize = 2240;
 /// Short frames are copied in steps of so many bytes.
@@ -30,19 +27,16 @@ impl Workbench {
         })
     }
 
-    /// Puts one data frame together; returns its length. `None`: the segments end early,
-    /// or the frame is longer than any.
-    ///
-    /// # Safety
-    /// The segments of `slot` were found valid for reading in this turn.
+    /// Puts one data frame together, whose payload `gather` fills; returns its length. `None`:
+    /// there is no such payload, or the frame is longer than any.
     #[inline]
-    pub(crate) unsafe fn build(
+    pub(crate) fn build(
         &mut self,
         template: &HeaderTemplate,
         per_frame: &PerFrame,
-        (slot, cursor): (&Slot, &mut Cursor),
         payload_bytes: usize,
         eof: Eof,
+        gather: impl FnOnce(&mut [u8]) -> bool,
     ) -> Option<usize> {
         let frame = &mut self.bytes[..];
         let at = template.emit(per_frame, frame).ok()?;
@@ -51,8 +45,7 @@ impl Workbench {
         let payload = frame.get_mut(at..at + padded)?;
         let (data, fill) = payload.split_at_mut(payload_bytes);
         fill.fill(0);
-        // SAFETY: passed on from our caller.
-        if !unsafe { gather(cursor, slot, per_frame.relative_offset, data) } {
+        if !gather(data) {
             return None;
         }
         seal(frame, bytes, eof).ok()?;
