@@ -10,7 +10,8 @@ use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
 use pmd_port::{MbufBatch, Port};
 use vi_engine::{
-    AsyncError, Claim, Completion, EndpointState, Host, SendWork, Status, Transmit, ViIndex,
+    AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
+    ViIndex,
 };
 
 use crate::cq::Entry;
@@ -34,7 +35,9 @@ pub(crate) struct ViPath {
     pub(crate) recv_cq: Option<&'static CqShared>,
     send_cursor: Cursor,
     recv_cursor: Cursor,
-    /// In the poller's run queue.
+    /// Send descriptors that were sent and are not complete.
+    in_flight: u32,
+    /// In the poller's run queue, or about to be.
     pub(crate) queued: bool,
 }
 
@@ -54,6 +57,7 @@ impl ViPath {
             recv_cq,
             send_cursor: Cursor::default(),
             recv_cursor: Cursor::default(),
+            in_flight: 0,
             queued: false,
         }
     }
@@ -84,6 +88,8 @@ pub(crate) struct Datapath {
     pub(crate) completed: bool,
     /// VIs that must go to the Error state when the engine is done with its verb.
     pub(crate) failed: Vec<ViIndex>,
+    /// VIs that the engine wants to be pumped: marked as queued, not yet in the run queue.
+    pub(crate) resumed: Vec<ViIndex>,
     /// VIs that went to the Error state: what is posted there is flushed.
     pub(crate) errored: VecDeque<ViIndex>,
     pub(crate) counters: PathCounters,
@@ -113,6 +119,7 @@ impl Datapath {
             batch: MbufBatch::new(),
             completed: false,
             failed: Vec::with_capacity(max_vi as usize),
+            resumed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
             random: RandomWords::default(),
@@ -299,7 +306,7 @@ impl Host for Datapath {
         let regions = self.regions;
         let path = self.vi(vi)?;
         // SAFETY: we run under the turn; the reference ends with this call.
-        let slot = unsafe { path.shared.send.head() }?;
+        let slot = unsafe { path.shared.send.behind_head(path.in_flight) }?;
         let mut fault = slot.fault;
         if fault == 0 && !still_valid(slot, regions, path.tag, Access::Read) {
             fault = status::PROTECTION_ERROR;
@@ -308,11 +315,24 @@ impl Host for Datapath {
         Some(SendWork {
             length_bytes: slot.length_bytes,
             immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
-            remote: (slot.control & control::OP_MASK == control::OP_RDMA_WRITE)
-                .then_some((slot.remote_address, slot.remote_handle)),
+            operation: match slot.control & control::OP_MASK {
+                control::OP_RDMA_WRITE => Operation::Write {
+                    remote: (slot.remote_address, slot.remote_handle),
+                },
+                control::OP_RDMA_READ => Operation::Read {
+                    remote: (slot.remote_address, slot.remote_handle),
+                },
+                _ => Operation::Send,
+            },
             fence: slot.control & control::QFENCE != 0,
             fault: Status(fault),
         })
+    }
+
+    fn keep_in_flight(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi) {
+            path.in_flight += 1;
+        }
     }
 
     #[inline]
@@ -320,6 +340,7 @@ impl Host for Datapath {
         let Some(path) = self.vi(vi) else {
             return;
         };
+        path.in_flight = path.in_flight.saturating_sub(1);
         // SAFETY: we run under the turn; the reference is not kept.
         let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_op(slot));
         self.complete(vi, Side::Send, outcome.0 | op, length_bytes, None);
@@ -348,7 +369,7 @@ impl Host for Datapath {
             .and_then(Option::as_mut)
             .and_then(|path| {
                 // SAFETY: we run under the turn; the reference ends with this call.
-                let slot = unsafe { path.shared.send.head() }?;
+                let slot = unsafe { path.shared.send.behind_head(path.in_flight) }?;
                 if !still_valid(slot, regions, path.tag, Access::Read) {
                     return None;
                 }
@@ -495,7 +516,53 @@ impl Host for Datapath {
         true
     }
 
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let Some(slot) = (unsafe { path.shared.send.behind_head(ahead) }) else {
+            return false;
+        };
+        if !still_valid(slot, regions, path.tag, Access::Write) {
+            return false;
+        }
+        // SAFETY: the segments were found valid in this turn.
+        unsafe { scatter(&mut Cursor::default(), slot, offset_bytes, payload) }
+    }
+
+    fn check_rdma_read(&mut self, _vi: ViIndex, _source: &DeviceHeader) -> bool {
+        // No VI has the attribute yet: `control::check_settings` refuses it.
+        false
+    }
+
+    fn transmit_read(
+        &mut self,
+        _vi: ViIndex,
+        _template: &HeaderTemplate,
+        _per_frame: &PerFrame,
+        _source: (u64, u32),
+        _payload_bytes: u32,
+        _last: bool,
+    ) -> Transmit {
+        // Never accepted above.
+        Transmit::Fault
+    }
+
+    fn resume(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi)
+            && !path.queued
+        {
+            path.queued = true;
+            self.resumed.push(vi);
+        }
+    }
+
     fn flush_sends(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi) {
+            path.in_flight = 0;
+        }
         self.flush_queue(vi, Side::Send);
     }
 

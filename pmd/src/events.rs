@@ -69,12 +69,15 @@ impl AsyncEvent {
         /// Operation codes of receive and remote RDMA write.
         const RECEIVE: u32 = 1;
         const REMOTE_WRITE: u32 = 3;
+        /// Operation code of RDMA read.
+        const READ: u32 = 4;
         let (code, op_code) = match error {
             AsyncError::ConnectionLost => (ErrorCode::ConnLost, 0),
             AsyncError::ReceiveQueueEmpty => (ErrorCode::RecvqEmpty, RECEIVE),
             AsyncError::RdmaWriteProtection => (ErrorCode::RdmawProt, REMOTE_WRITE),
             AsyncError::RdmaWriteData => (ErrorCode::RdmawData, REMOTE_WRITE),
             AsyncError::RdmaWriteAbort => (ErrorCode::RdmawAbort, REMOTE_WRITE),
+            AsyncError::RdmaReadProtection => (ErrorCode::RdmarProt, READ),
             AsyncError::RdmaTransport => (ErrorCode::RdmaTransport, REMOTE_WRITE),
         };
         Self {

@@ -123,11 +123,14 @@ impl Poller {
         worked
     }
 
-    /// Ends what the engine's verbs left: VIs to fail, frames in the batch.
+    /// Ends what the engine's verbs left: VIs to fail, VIs to serve, frames in the batch.
     #[inline]
     fn settle(&mut self, now_ns: u64) {
         if !self.path.failed.is_empty() {
             self.fail_vis(now_ns);
+        }
+        if !self.path.resumed.is_empty() {
+            self.run.extend(self.path.resumed.drain(..));
         }
         self.path.flush();
     }
@@ -210,10 +213,7 @@ impl Poller {
         if self.pump(now_ns, vi) != Pumped::Idle {
             self.enqueue(vi);
         }
-        if !self.path.failed.is_empty() {
-            self.fail_vis(now_ns);
-        }
-        self.path.flush();
+        self.settle(now_ns);
     }
 
     fn port_events(&mut self, now_ns: u64) {

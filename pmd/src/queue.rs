@@ -172,14 +172,29 @@ impl WorkQueue {
     )]
     #[inline]
     pub(crate) unsafe fn head(&self) -> Option<&mut Slot> {
+        // SAFETY: passed on to our caller.
+        unsafe { self.behind_head(0) }
+    }
+
+    /// The descriptor so many places behind the oldest one that is not complete.
+    ///
+    /// # Safety
+    /// As for [`WorkQueue::head`].
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "the turn, which the caller holds, stands for the unique borrow"
+    )]
+    #[inline]
+    pub(crate) unsafe fn behind_head(&self, places: u32) -> Option<&mut Slot> {
         let at = self.completed.load(Ordering::Relaxed);
         // Acquire: partner of the Release store in `post`.
-        if at == self.posted.load(Ordering::Acquire) {
+        let posted = self.posted.load(Ordering::Acquire).wrapping_sub(at);
+        if places >= posted {
             return None;
         }
         // SAFETY: between `completed` and `posted` the slot is the poller's, and the
         // caller is the only poller.
-        Some(unsafe { &mut *self.slot(at) })
+        Some(unsafe { &mut *self.slot(at.wrapping_add(places)) })
     }
 
     /// Completes the head, whose status is set. For the poller only; returns the
