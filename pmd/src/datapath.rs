@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
-use pmd_port::{MbufBatch, Port};
+use fcvi_frame::fcoe::Eof;
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use pmd_port::{Mbuf, MbufBatch, Port};
 use vi_engine::{
     AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
     ViIndex,
@@ -159,7 +159,7 @@ impl Datapath {
 
     /// A buffer towards a station, if there is room in the port and in the batch.
     #[inline]
-    fn buffer(&mut self, dst: MacAddress) -> Option<pmd_port::Mbuf> {
+    fn buffer(&mut self, dst: MacAddress) -> Option<Mbuf> {
         if self.batch.room() == 0 {
             self.flush();
             if self.batch.room() == 0 {
@@ -179,7 +179,7 @@ impl Datapath {
     }
 
     #[inline]
-    fn push(&mut self, mbuf: pmd_port::Mbuf) {
+    fn push(&mut self, mbuf: Mbuf) {
         if let Err(mbuf) = self.batch.push(mbuf) {
             // `buffer` made sure that there is room.
             self.port.free(mbuf);
@@ -194,7 +194,7 @@ impl Datapath {
         dst: MacAddress,
         build: impl FnOnce(&mut Workbench, &mut ViPath, &RegionTable) -> Option<usize>,
     ) -> Transmit {
-        let Some(mut mbuf) = self.buffer(dst) else {
+        let Some(mbuf) = self.buffer(dst) else {
             return Transmit::NoRoom;
         };
         let Self {
@@ -205,6 +205,12 @@ impl Datapath {
         } = self;
         let path = vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
         let built = path.and_then(|path| build(workbench, path, regions));
+        self.transmit_built(mbuf, built)
+    }
+
+    /// Sends the frame of so many bytes that lies on the workbench; `None`: there is none.
+    #[inline(always)]
+    fn transmit_built(&mut self, mut mbuf: Mbuf, built: Option<usize>) -> Transmit {
         let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
             self.port.free(mbuf);
             return Transmit::Fault;
@@ -416,7 +422,7 @@ impl Host for Datapath {
         self.transmit(vi, template.dst(), |workbench, path, regions| {
             // SAFETY: we run under the turn; the reference ends with this call.
             let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
-            if !still_valid(slot, regions, path.tag, Access::Read) {
+            if !still_valid(slot, regions, path.tag, slot.access()) {
                 return None;
             }
             let (eof, cursor) = (eof(last), &mut path.send_cursor);
@@ -428,26 +434,13 @@ impl Host for Datapath {
     }
 
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
-        let Some(mut mbuf) = self.buffer(header.dst) else {
+        let Some(mbuf) = self.buffer(header.dst) else {
             return Transmit::NoRoom;
         };
-        let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
-        let buffer = mbuf.buffer_mut();
-        let emitted = header.emit(buffer).ok().and_then(|at| {
-            buffer
-                .get_mut(at..at + payload.len())?
-                .copy_from_slice(payload);
-            seal(buffer, bytes, Eof::T).ok()
-        });
-        if emitted.is_none() {
-            // A control frame is at most 252 bytes; only a port that cannot carry FCoE
-            // at all comes here, and such a port is refused when it is opened.
-            self.port.free(mbuf);
-            return Transmit::Fault;
-        }
-        mbuf.set_len(bytes);
-        self.push(mbuf);
-        Transmit::Sent
+        // A control frame is at most 252 bytes; only a port that cannot carry FCoE at all
+        // has no room for it, and such a port is refused when it is opened.
+        let built = self.workbench.build_control(header, payload);
+        self.transmit_built(mbuf, built)
     }
 
     #[inline]
@@ -548,13 +541,7 @@ impl Host for Datapath {
         true
     }
 
-    fn place_read(
-        &mut self,
-        vi: ViIndex,
-        ahead: u32,
-        offset_bytes: u32,
-        payload: &[u8],
-    ) -> bool {
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
         self.place_in_flight(vi, ahead, offset_bytes, payload)
     }
 

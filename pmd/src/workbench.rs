@@ -5,7 +5,7 @@
 //! workbench never leaves our cache (docs/adr/0003).
 
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
-use fcvi_frame::frame::{HeaderTemplate, PerFrame, seal};
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
 
 /// The longest frame, tag included, and some zeros, in whole cache lines.
 const WORKBENCH_BYTES: usize = 2240;
@@ -48,6 +48,22 @@ impl Workbench {
         if !gather(data) {
             return None;
         }
+        self.finish(bytes, eof)
+    }
+
+    /// Puts a single frame together whose payload is at hand; returns its length. `None`: the
+    /// frame is longer than any.
+    pub(crate) fn build_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Option<usize> {
+        let frame = &mut self.bytes[..];
+        let at = header.emit(frame).ok()?;
+        let end = at + payload.len();
+        frame.get_mut(at..end)?.copy_from_slice(payload);
+        self.finish(end + FCOE_TRAILER_BYTES, Eof::T)
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, bytes: usize, eof: Eof) -> Option<usize> {
+        let frame = &mut self.bytes[..];
         seal(frame, bytes, eof).ok()?;
         // What `copy_to` takes along beyond the frame must not be of an earlier one.
         frame.get_mut(bytes..bytes + STEP_BYTES)?.fill(0);

@@ -19,6 +19,9 @@ pub enum Level {
     UnreliableDelivery,
     /// Reliable Delivery.
     ReliableDelivery,
+    /// Reliable Reception: as Reliable Delivery, and a send or write completes when the
+    /// other end has placed it.
+    ReliableReception,
 }
 
 impl Level {
@@ -27,6 +30,7 @@ impl Level {
         match self {
             Level::UnreliableDelivery => WireReliability::Ud,
             Level::ReliableDelivery => WireReliability::Rd,
+            Level::ReliableReception => WireReliability::Rr,
         }
     }
 }
@@ -40,7 +44,7 @@ pub struct ViParams {
     pub max_transfer_bytes: u32,
     /// RDMA writes of the other end are accepted.
     pub rdma_write: bool,
-    /// RDMA reads of the other end are accepted; told to the peer only.
+    /// RDMA reads of the other end are accepted; not at Unreliable Delivery.
     pub rdma_read: bool,
 }
 

@@ -50,5 +50,5 @@ pub use connect::{ConnectCommand, ConnectError, RemoteVi};
 pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
-pub use host::{AsyncError, Claim, Completion, Host, SendWork, Status, Transmit};
+pub use host::{AsyncError, Claim, Completion, Host, Operation, SendWork, Status, Transmit};
 pub use transmit::Pumped;

@@ -484,7 +484,7 @@ impl Engine {
         match kind {
             RxKind::Receive { .. } => complete_error(vi, status, false, host),
             RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, host),
-            RxKind::Write { .. } if self.level_of(vi) == Some(Level::ReliableDelivery) => host
+            RxKind::Write { .. } if self.level_of(vi) != Some(Level::UnreliableDelivery) => host
                 .report(
                     vi,
                     match failure {

@@ -13,7 +13,7 @@ use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Level, Link, Phase, TxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
 use crate::exchange::Exchange;
-use crate::host::{Host, SendWork, Status, Transmit};
+use crate::host::{Host, Operation, SendWork, Status, Transmit};
 
 /// Why a pump stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +108,12 @@ impl Engine {
                 return Pumped::Idle;
             };
             if tx.message.is_none() {
-                let Some(work) = host.next_send(vi) else {
+                let Some(mut work) = host.next_send(vi) else {
                     return Pumped::Idle;
                 };
+                if matches!(work.operation, Operation::Read { .. }) && work.fault.is_ok() {
+                    work.fault = Status::FORMAT;
+                }
                 if !work.fault.is_ok() {
                     if self.refuse_local(now_ns, vi, work, host) {
                         continue;
@@ -120,9 +123,9 @@ impl Engine {
                 let Some(exchange) = self.exchanges.open(now_ns) else {
                     return Pumped::Blocked;
                 };
-                let room = match work.remote {
-                    None => tx.send_payload_bytes,
-                    Some(_) => tx.write_payload_bytes,
+                let room = match work.operation {
+                    Operation::Send => tx.send_payload_bytes,
+                    Operation::Write { .. } | Operation::Read { .. } => tx.write_payload_bytes,
                 };
                 if work.length_bytes <= room {
                     match self.send_whole(now_ns, vi, &work, exchange, host) {
@@ -190,9 +193,9 @@ impl Engine {
         let Some(tx) = ep.tx.as_mut() else {
             return Step::Broken;
         };
-        let template = match work.remote {
-            None => &tx.send,
-            Some(_) => &tx.write,
+        let template = match work.operation {
+            Operation::Send => &tx.send,
+            Operation::Write { .. } | Operation::Read { .. } => &tx.write,
         };
         let message = TxMessage {
             work: *work,
@@ -235,9 +238,9 @@ impl Engine {
         let Some(message) = tx.message.as_mut() else {
             return Step::Next;
         };
-        let (template, room) = match message.work.remote {
-            None => (&tx.send, tx.send_payload_bytes),
-            Some(_) => (&tx.write, tx.write_payload_bytes),
+        let (template, room) = match message.work.operation {
+            Operation::Send => (&tx.send, tx.send_payload_bytes),
+            Operation::Write { .. } | Operation::Read { .. } => (&tx.write, tx.write_payload_bytes),
         };
         let left = message.work.length_bytes - message.sent_bytes;
         let payload_bytes = left.min(room);
@@ -331,7 +334,10 @@ fn per_frame(message: &TxMessage, level: Level, payload_bytes: u32, last: bool) 
     if message.work.fence {
         flags |= message_request::FENCE;
     }
-    let (rmt_va, rmt_va_handle) = message.work.remote.unwrap_or_default();
+    let (rmt_va, rmt_va_handle) = match message.work.operation {
+        Operation::Send => (0, 0),
+        Operation::Write { remote } | Operation::Read { remote } => remote,
+    };
     PerFrame {
         sof: if message.sent_bytes == 0 && message.next_seq_cnt == message.exchange.seq_cnt {
             Sof::I3

@@ -262,11 +262,12 @@ impl Net {
         let mut posted: Vec<ViIndex> = host
             .vis
             .iter()
-            .filter(|(_, q)| !q.sends.is_empty())
+            .filter(|(_, q)| !q.sends.is_empty() || q.resumed)
             .map(|(vi, _)| *vi)
             .collect();
         posted.sort();
         for vi in posted {
+            host.vi(vi).resumed = false;
             while engine.pump(now_ns, vi, 16, host) == crate::Pumped::More {}
         }
         self.collect(node);
