@@ -27,6 +27,8 @@ use crate::vi::{CqShared, ViShared};
 use crate::workbench::Workbench;
 
 mod reads;
+#[cfg(test)]
+mod tests;
 
 use reads::ReadCursor;
 

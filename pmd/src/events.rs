@@ -166,6 +166,16 @@ impl EventQueue {
         self.arrived.notify_all();
     }
 
+    /// Takes what waits: which error, and of which descriptor.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> Vec<(ErrorCode, u64)> {
+        let waiting = core::mem::take(&mut self.lock().waiting);
+        waiting
+            .into_iter()
+            .map(|e| (e.code, e.descriptor))
+            .collect()
+    }
+
     pub(crate) fn dropped(&self) -> u64 {
         self.lock().dropped
     }
