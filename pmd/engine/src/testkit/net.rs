@@ -281,7 +281,7 @@ impl Net {
         assert!(engine.incoming.len() <= config.max_incoming as usize);
         assert!(engine.closing.len() <= config.max_closing as usize);
         assert!(engine.peers.len() <= config.max_vi as usize);
-        let keys = 1 + 2 * config.max_vi + config.max_incoming + config.max_closing;
+        let keys = 1 + 3 * config.max_vi + config.max_incoming + config.max_closing;
         assert!(engine.timers.len() <= keys as usize);
     }
 
