@@ -421,6 +421,7 @@ fn a_disconnect_flushes_what_is_in_flight_and_what_comes_late_touches_nothing() 
         near.post_read(line, near.segment(0, BYTES), far.segment(0, BYTES));
     }
     near.post_send(3, control::OP_SEND_RECV, &[]);
+    far.post_recv(0, far.segment(0, 8));
     far.memory.write(PAGE_BYTES, &vec![0x22; BYTES as usize]);
     // Data is on its way, and was not looked at.
     far.poll();
