@@ -84,6 +84,50 @@ fn rate_and_bandwidth_of_every_kind() {
 }
 
 #[test]
+fn reads_and_reliable_reception() {
+    for level in ["rd", "rr"] {
+        let name = format!("latency-read-{level}");
+        let arguments = ["latency", "--op", "read", "--level", level];
+        for result in measure(&name, &[&arguments[..], &["--size", "0,8,5000"]].concat()) {
+            assert!(result["half_round_trip_ns"]["p50"].as_f64().unwrap() > 0.0);
+            assert_eq!(
+                (&result["op"], &result["lost"]),
+                (&"read".into(), &0.into()),
+                "{result}"
+            );
+        }
+        for (benchmark, size) in [("rate", "64,13"), ("bandwidth", "64K")] {
+            let name = format!("{benchmark}-read-{level}");
+            let arguments = [benchmark, "--op", "read", "--level", level, "--size", size];
+            for result in measure(&name, &arguments) {
+                assert!(result["half_round_trip_ns"].is_null(), "{result}");
+                assert_eq!(result["level"], level);
+            }
+        }
+    }
+    for op in ["send", "write"] {
+        measure(
+            &format!("latency-{op}-rr"),
+            &["latency", "--op", op, "--level", "rr"],
+        );
+        for benchmark in ["rate", "bandwidth"] {
+            let name = format!("{benchmark}-{op}-rr");
+            let results = measure(&name, &[benchmark, "--op", op, "--level", "rr"]);
+            assert_eq!(results[0]["lost"], 0);
+        }
+    }
+}
+
+#[test]
+fn reads_of_a_number_of_messages() {
+    let arguments = ["--op", "read", "--messages", "1000"];
+    let stream = measure("read-messages", &[&["rate"], &arguments[..]].concat());
+    assert_eq!(stream[0]["delivered"], 5000);
+    let latency = measure("read-latency", &[&["latency"], &arguments[..]].concat());
+    assert_eq!(latency[0]["delivered"], 5000);
+}
+
+#[test]
 fn odd_sizes_and_batches_of_one() {
     measure("odd", &["rate", "--size", "1,13,2097", "--batch", "1"]);
     measure(

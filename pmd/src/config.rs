@@ -172,6 +172,12 @@ pub struct NicConfig {
     pub max_ptags: u32,
     /// Connection requests of others that wait for the program.
     pub max_incoming: u32,
+    /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
+    pub max_rdma_reads: u16,
+    /// Descriptors of a VI that are sent and not complete, and answers that it owes its peer, at
+    /// a time: RDMA reads and all that is posted behind them, at Reliable Reception everything.
+    /// What is posted beyond waits. 1 to 256.
+    pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
     /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on `af_packet`.
@@ -221,6 +227,8 @@ impl Default for NicConfig {
             max_registered_bytes: 1 << 40,
             max_ptags: 4096,
             max_incoming: 256,
+            max_rdma_reads: 16,
+            max_in_flight: 64,
             e_d_tov_ms: 2000,
             r_a_tov_ms: None,
             ulp_timeout_ms: None,
@@ -348,6 +356,8 @@ impl NicConfig {
             1 << 24,
         )?;
         within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
+        within("max_rdma_reads", u64::from(self.max_rdma_reads), 1, 256)?;
+        within("max_in_flight", u64::from(self.max_in_flight), 1, 256)?;
         within(
             "max_transfer_bytes",
             u64::from(self.max_transfer_bytes),

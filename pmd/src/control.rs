@@ -18,8 +18,11 @@ use crate::sync::Ordering;
 use crate::token::Held;
 use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
 
-/// Reliability level bits that are served: Unreliable and Reliable Delivery.
-pub const LEVELS_SUPPORTED: u16 = 1 | 2;
+/// Reliability level bits that are served: all three.
+pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
+
+/// Of these, the levels with RDMA reads: a read that is lost without notice would never end.
+pub const RDMA_READ_LEVELS: u16 = 2 | 4;
 
 /// Why a control call failed, in the words of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +41,7 @@ pub enum ControlError {
     Qos,
     /// The protection tag is not valid.
     Ptag,
-    /// RDMA reads are not supported.
+    /// RDMA reads are not supported at this reliability level.
     RdmaRead,
     /// Not in time.
     Timeout,
@@ -103,6 +106,7 @@ fn level(bit: u16) -> Option<Level> {
     match bit {
         1 => Some(Level::UnreliableDelivery),
         2 => Some(Level::ReliableDelivery),
+        4 => Some(Level::ReliableReception),
         _ => None,
     }
 }
@@ -134,7 +138,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
             .ok_or(ControlError::Ptag)?;
         TagCheck::Tag(tag)
     };
-    if settings.rdma_read {
+    if settings.rdma_read && settings.reliability & RDMA_READ_LEVELS == 0 {
         return Err(ControlError::RdmaRead);
     }
     Ok((level, tag))
@@ -182,6 +186,10 @@ pub(crate) fn create_vi(
     vi.tag.store(tag_number, Ordering::Relaxed);
     vi.max_transfer_bytes
         .store(params.max_transfer_bytes, Ordering::Relaxed);
+    vi.reads.store(
+        settings.reliability & RDMA_READ_LEVELS != 0,
+        Ordering::Relaxed,
+    );
     for cq in cqs.into_iter().flatten() {
         let queues = cq.attached.fetch_add(1, Ordering::Relaxed) + 1;
         let needed = queues.saturating_mul(depth.next_power_of_two());

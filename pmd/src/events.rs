@@ -66,9 +66,11 @@ pub struct AsyncEvent {
 
 impl AsyncEvent {
     pub(crate) fn of_vi(vi: u64, instance: u64, error: AsyncError) -> Self {
-        /// Operation codes of receive and remote RDMA write.
+        /// Operation codes of receive, remote RDMA write and RDMA read.
         const RECEIVE: u32 = 1;
         const REMOTE_WRITE: u32 = 3;
+        /// There is one code for reads, whoever asks for them.
+        const READ: u32 = 4;
         let (code, op_code) = match error {
             AsyncError::ConnectionLost => (ErrorCode::ConnLost, 0),
             AsyncError::ReceiveQueueEmpty => (ErrorCode::RecvqEmpty, RECEIVE),
@@ -76,6 +78,7 @@ impl AsyncEvent {
             AsyncError::RdmaWriteData => (ErrorCode::RdmawData, REMOTE_WRITE),
             AsyncError::RdmaWriteAbort => (ErrorCode::RdmawAbort, REMOTE_WRITE),
             AsyncError::RdmaTransport => (ErrorCode::RdmaTransport, REMOTE_WRITE),
+            AsyncError::RdmaReadProtection => (ErrorCode::RdmarProt, READ),
         };
         Self {
             vi,
@@ -161,6 +164,16 @@ impl EventQueue {
     pub(crate) fn close(&self) {
         self.lock().epoch = None;
         self.arrived.notify_all();
+    }
+
+    /// Takes what waits: which error, and of which descriptor.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> Vec<(ErrorCode, u64)> {
+        let waiting = core::mem::take(&mut self.lock().waiting);
+        waiting
+            .into_iter()
+            .map(|e| (e.code, e.descriptor))
+            .collect()
     }
 
     pub(crate) fn dropped(&self) -> u64 {

@@ -143,9 +143,6 @@ pub unsafe fn register(
             .tag(device.number(), settings.ptag)
             .ok_or(ControlError::Ptag)?
     };
-    if settings.rdma_read {
-        return Err(ControlError::RdmaRead);
-    }
     let mut seed = [0u8; 2];
     sys::random_bytes(&mut seed);
     let attributes = RegionAttributes {

@@ -1,6 +1,5 @@
 //! The one poll loop: frames in, timers, doorbells, frames out.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use fcvi_frame::fc::NPortId;
@@ -33,7 +32,6 @@ pub(crate) struct Poller {
     pub(crate) clock: Clock,
     rx: MbufBatch,
     port_events: Vec<PortEvent>,
-    run: VecDeque<ViIndex>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
     /// Turns taken, and turns that did something.
@@ -48,7 +46,6 @@ impl Poller {
         engine: Engine,
         path: Datapath,
         neighbours: Neighbours,
-        max_vi: u32,
         claim: Option<OwnedFd>,
     ) -> Self {
         Self {
@@ -58,7 +55,6 @@ impl Poller {
             clock: Clock::new(),
             rx: MbufBatch::new(),
             port_events: Vec::with_capacity(64),
-            run: VecDeque::with_capacity(max_vi as usize),
             armed: None,
             turns: 0,
             busy_turns: 0,
@@ -81,8 +77,8 @@ impl Poller {
             worked = self.keep_house();
         }
         let now_ns = self.clock.last_ns();
-        doorbells.drain(|vi| self.enqueue(ViIndex(vi)));
-        if !self.run.is_empty() {
+        doorbells.drain(|vi| self.path.enqueue(ViIndex(vi)));
+        if !self.path.run.is_empty() {
             worked |= self.serve(now_ns);
             self.settle(now_ns);
         }
@@ -100,7 +96,7 @@ impl Poller {
 
     /// True while something waits for room in the port.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.run.is_empty() || !self.path.batch.is_empty()
+        !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
     /// Clock, timers, stations, VIs in trouble.
@@ -144,42 +140,34 @@ impl Poller {
                 return false;
             }
         }
+        let waiting = self.path.run.len();
         for mbuf in self.rx.iter() {
             self.engine
                 .handle_frame(now_ns, mbuf.bytes(), &mut self.path);
+        }
+        if self.path.run.len() > waiting {
+            // A peer waits for what it read, or a descriptor for the end of another one.
+            self.serve(now_ns);
         }
         self.settle(now_ns);
         true
     }
 
-    fn enqueue(&mut self, vi: ViIndex) {
-        if let Some(path) = self.path.vi(vi)
-            && !path.queued
-        {
-            path.queued = true;
-            self.run.push_back(vi);
-        }
-    }
-
     /// Serves VIs that have something to send. True if a descriptor or frame moved on.
     fn serve(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
-        for _ in 0..self.run.len().min(TURN_BUDGET_VIS) {
-            let Some(vi) = self.run.pop_front() else {
+        for _ in 0..self.path.run.len().min(TURN_BUDGET_VIS) {
+            let Some(vi) = self.path.run.pop_front() else {
                 break;
             };
-            match self.pump(now_ns, vi) {
-                Pumped::Idle => {
-                    worked = true;
-                    if let Some(path) = self.path.vi(vi) {
-                        path.queued = false;
-                    }
-                }
-                Pumped::More => {
-                    worked = true;
-                    self.run.push_back(vi);
-                }
-                Pumped::Blocked => self.run.push_back(vi),
+            // Before it is served: the engine may ask for it again meanwhile.
+            if let Some(path) = self.path.vi(vi) {
+                path.queued = false;
+            }
+            let pumped = self.pump(now_ns, vi);
+            worked |= pumped != Pumped::Blocked;
+            if pumped != Pumped::Idle {
+                self.path.enqueue(vi);
             }
         }
         worked
@@ -208,7 +196,7 @@ impl Poller {
         }
         let now_ns = self.clock.last_ns();
         if self.pump(now_ns, vi) != Pumped::Idle {
-            self.enqueue(vi);
+            self.path.enqueue(vi);
         }
         if !self.path.failed.is_empty() {
             self.fail_vis(now_ns);

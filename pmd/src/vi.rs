@@ -84,6 +84,8 @@ pub(crate) struct ViShared {
     pub(crate) connecting: AtomicU32,
     pub(crate) tag: AtomicU32,
     pub(crate) max_transfer_bytes: AtomicU32,
+    /// RDMA reads can be posted: not at Unreliable Delivery.
+    pub(crate) reads: AtomicBool,
     pub(crate) send_cq: AtomicU64,
     pub(crate) recv_cq: AtomicU64,
     pub(crate) settings: Mutex<ViSettings>,
@@ -104,6 +106,7 @@ impl ViShared {
             connecting: AtomicU32::new(0),
             tag: AtomicU32::new(0),
             max_transfer_bytes: AtomicU32::new(0),
+            reads: AtomicBool::new(false),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),
             settings: Mutex::new(ViSettings::default()),

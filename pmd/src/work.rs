@@ -59,6 +59,7 @@ impl ViShared {
             },
             max_segments: self.device.config.max_segments_per_descriptor,
             max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
+            reads: &self.reads,
         }
     }
 

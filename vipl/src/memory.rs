@@ -298,7 +298,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Where an RDMA write goes: memory of the peer, as the peer told it.
+/// Where an RDMA write goes or a read comes from: memory of the peer, as the peer told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteBuffer {
     /// The address in the peer's address space.

@@ -190,7 +190,7 @@ impl Nic {
     /// Allocates and registers memory that peers may write or read, as `access` says, over VIs that allow it too.
     ///
     /// # Errors
-    /// As [`Self::create_region`]; [`VipError::InvalidRdmaRead`] when `access.read` is not supported.
+    /// As [`Self::create_region`].
     pub fn create_rdma_region(
         &self,
         len_bytes: usize,

@@ -14,7 +14,7 @@ use fcvi_frame::flags::WireReliability;
 use pmd::config::{Config, NicConfig};
 use pmd::nic::{self, MemSettings};
 use pmd::work::{self, Queue, WhenFull};
-use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, ViSettings};
+use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, RDMA_READ_LEVELS, ViSettings};
 
 use crate::name_service::{NameService, NameServiceError};
 use crate::types::{
@@ -127,7 +127,7 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         native_mtu: u64::from(info.native_mtu_bytes),
         max_ptags: u64::from(config.max_ptags),
         reliability_level_support: LEVELS_SUPPORTED,
-        rdma_read_support: 0,
+        rdma_read_support: RDMA_READ_LEVELS,
     })
 }
 

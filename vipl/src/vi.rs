@@ -63,7 +63,7 @@ impl ViBuilder {
         self
     }
 
-    /// Whether the peer may read this program's memory over this VI; not unless set.
+    /// Whether the peer may read this program's memory over this VI; not unless set, and not at unreliable delivery.
     pub fn rdma_read(mut self, enabled: bool) -> Self {
         self.rdma_read = enabled;
         self
@@ -85,7 +85,7 @@ impl ViBuilder {
     ///
     /// # Errors
     /// [`VipError::InvalidReliabilityLevel`], [`VipError::InvalidMtu`] and [`VipError::InvalidRdmaRead`] for what this
-    /// NIC does not support, [`VipError::InvalidParameter`] for a queue or a tag of another NIC,
+    /// NIC does not support (reads: at that level), [`VipError::InvalidParameter`] for a queue or a tag of another NIC,
     /// [`VipError::ErrorResource`] when there are `max_vi` already.
     pub fn build(self) -> Result<Vi> {
         let attributes = ViAttributes {
@@ -170,7 +170,7 @@ impl Vi {
         provider::disconnect(self.handle)
     }
 
-    /// Posts a send or an RDMA write [VIPL 3.5.1]. On a VI that is not connected it completes at once as flushed.
+    /// Posts a send, an RDMA write or an RDMA read [VIPL 3.5.1]. On a VI that is not connected it completes at once as flushed.
     ///
     /// # Errors
     /// Gives the descriptor back with [`VipError::ErrorResource`] when the queue holds `max_descriptors_per_queue`,

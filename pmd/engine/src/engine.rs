@@ -103,6 +103,7 @@ impl Engine {
             self.endpoints[vi.slot()] = None;
             self.timers.clear(TimerKey::Receive(vi.0));
             self.timers.clear(TimerKey::Connect(vi.0));
+            self.timers.clear(TimerKey::Answer(vi.0));
         }
         idle
     }
@@ -127,6 +128,7 @@ impl Engine {
             match key {
                 TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), host),
+                TimerKey::Answer(slot) => self.answer_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Incoming(index) => self.incoming_timeout(index),
                 TimerKey::Closing(index) => self.closing_timeout(now_ns, index, host),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, host),

@@ -177,6 +177,7 @@ impl RegionTable {
             Access::Read => 0,
             Access::Write => WRITABLE,
             Access::RemoteWrite => WRITABLE | RDMA_WRITE,
+            Access::RemoteRead => RDMA_READ,
         };
         tag_fits && view.base <= address && end <= view.end && view.rights & needs == needs
     }
@@ -433,6 +434,26 @@ mod tests {
             "generation"
         );
         assert!(!table.check(0, tag, base, 1, Access::Read));
+    }
+
+    #[test]
+    fn peers_read_and_write_only_where_they_may() {
+        let table = table();
+        let memory = page();
+        let at = memory.as_ptr() as u64;
+        for (rdma_write, rdma_read) in [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let attributes = RegionAttributes {
+                tag: 7,
+                rdma_write,
+                rdma_read,
+            };
+            let handle = table.register(1, at, 1, attributes, 0).unwrap();
+            let may = |access| table.check(handle, TagCheck::Tag(7), at, 1, access);
+            assert_eq!(may(Access::RemoteWrite), rdma_write);
+            assert_eq!(may(Access::RemoteRead), rdma_read);
+            assert!(may(Access::Read) && may(Access::Write), "its owner may");
+        }
     }
 
     #[test]

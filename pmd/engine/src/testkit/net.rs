@@ -262,11 +262,12 @@ impl Net {
         let mut posted: Vec<ViIndex> = host
             .vis
             .iter()
-            .filter(|(_, q)| !q.sends.is_empty())
+            .filter(|(_, q)| !q.sends.is_empty() || q.resumed)
             .map(|(vi, _)| *vi)
             .collect();
         posted.sort();
         for vi in posted {
+            host.vi(vi).resumed = false;
             while engine.pump(now_ns, vi, 16, host) == crate::Pumped::More {}
         }
         self.collect(node);
@@ -280,7 +281,7 @@ impl Net {
         assert!(engine.incoming.len() <= config.max_incoming as usize);
         assert!(engine.closing.len() <= config.max_closing as usize);
         assert!(engine.peers.len() <= config.max_vi as usize);
-        let keys = 1 + 2 * config.max_vi + config.max_incoming + config.max_closing;
+        let keys = 1 + 3 * config.max_vi + config.max_incoming + config.max_closing;
         assert!(engine.timers.len() <= keys as usize);
     }
 

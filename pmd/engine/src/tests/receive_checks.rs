@@ -169,12 +169,6 @@ fn ius_whose_header_contradicts_itself() {
         let frame = edited(&good, Eof::T, |f| f[at] ^= flip);
         case.dropped(&frame, counter, what);
     }
-    // SEND_RESP belongs to Reliable Reception, which is not served.
-    let response = edited(&good, Eof::T, |f| {
-        f[OPCODE] = 0x02;
-        f[R_CTL] = 0x07;
-    });
-    case.dropped(&response, Counter::DropUnsupportedIu, "SEND_RESP");
     case.arrives(0);
 }
 

@@ -307,7 +307,7 @@ impl Simulation {
             self.tally.delivered += got.len() as u32;
             match self.level {
                 Level::UnreliableDelivery => assert_subsequence(got, sent, &what),
-                Level::ReliableDelivery => {
+                Level::ReliableDelivery | Level::ReliableReception => {
                     assert_eq!(*got, sent[..got.len()], "{what}: the first ones, in order");
                     if connected(states[0]) {
                         assert_eq!(got.len(), sent.len(), "{what}: nothing is missing");

@@ -148,7 +148,11 @@ static void nic_limits(const Device *device)
     CHECK(a->MaxPtags >= a->MaxVI && a->MaxVI > 0, "a protection tag for every VI");
     CHECK(a->MaxCQ > 0 && a->MaxCQEntries > 0 && a->MaxDescriptorsPerQueue > 0, "queues");
     CHECK(a->ReliabilityLevelSupport & VIP_SERVICE_RELIABLE_DELIVERY, "Reliable Delivery");
-    CHECK((a->RDMAReadSupport & ~a->ReliabilityLevelSupport) == 0, "reads on known levels only");
+    CHECK(a->ReliabilityLevelSupport == (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY |
+                                         VIP_SERVICE_RELIABLE_RECEPTION),
+          "all reliability levels");
+    CHECK(a->RDMAReadSupport == (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION),
+          "RDMA reads where nothing is lost without notice");
     CHECK(a->ThreadSafe == VIP_TRUE || a->ThreadSafe == VIP_FALSE, "ThreadSafe is a VIP_BOOLEAN");
 }
 
@@ -170,15 +174,15 @@ static void create_vi(Device *device)
                      VIP_INVALID_RELIABILITY_LEVEL);
     }
     for (VIP_RELIABILITY_LEVEL level = 1; level <= 4; level = (VIP_RELIABILITY_LEVEL)(level * 2)) {
-        bool supported = device->attributes.ReliabilityLevelSupport & level;
+        bool reads = device->attributes.RDMAReadSupport & level;
         wrong.ReliabilityLevel = level;
-        CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi),
-                     supported ? VIP_SUCCESS : VIP_INVALID_RELIABILITY_LEVEL);
-        if (supported)
-            CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
+        CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi), VIP_SUCCESS);
+        CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
         wrong.EnableRdmaRead = VIP_TRUE;
-        if (supported && !(device->attributes.RDMAReadSupport & level))
-            CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi), VIP_INVALID_RDMAREAD);
+        CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi),
+                     reads ? VIP_SUCCESS : VIP_INVALID_RDMAREAD);
+        if (reads)
+            CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
         wrong.EnableRdmaRead = VIP_FALSE;
     }
     wrong = good;
@@ -231,12 +235,12 @@ static void memory_calls(Device *device)
     attributes.Ptag = (VIP_PROTECTION_HANDLE)5;
     CHECK_RETURN(VipRegisterMem(device->nic, region, 4096, &attributes, &handle), VIP_INVALID_PTAG);
     attributes.Ptag = device->ptag;
-    if (device->attributes.RDMAReadSupport == 0) {
-        attributes.EnableRdmaRead = VIP_TRUE;
-        CHECK_RETURN(VipRegisterMem(device->nic, region, 4096, &attributes, &handle),
-                     VIP_INVALID_RDMAREAD);
-        attributes.EnableRdmaRead = VIP_FALSE;
-    }
+    attributes.EnableRdmaRead = VIP_TRUE;
+    REQUIRE_RETURN(VipRegisterMem(device->nic, region, 4096, &attributes, &handle), VIP_SUCCESS);
+    CHECK_RETURN(VipQueryMem(device->nic, region, handle, &found), VIP_SUCCESS);
+    CHECK(found.EnableRdmaRead == VIP_TRUE, "memory that peers may read says so");
+    CHECK_RETURN(VipDeregisterMem(device->nic, region, handle), VIP_SUCCESS);
+    attributes.EnableRdmaRead = VIP_FALSE;
 
     REQUIRE_RETURN(VipRegisterMem(device->nic, region + 1, 4099, &attributes, &handle), VIP_SUCCESS);
     CHECK(handle != 0, "a memory handle is not 0");

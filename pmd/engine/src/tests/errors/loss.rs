@@ -2,9 +2,9 @@
 
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
 
-use super::{Case, RD, UD, remote_write_failed};
+use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::host::Event;
-use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, sent};
+use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, send_failed, sent};
 use crate::{AsyncError, Counter, Level, Status};
 
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
@@ -69,6 +69,22 @@ fn frame_missing_rd() {
     );
 }
 
+/// The sender's first descriptor, whose message or response was lost.
+const FAILED: Event = Event::Sent(0, Status::TRANSPORT, 0);
+
+#[test]
+fn frame_missing_rr() {
+    frame_missing(RR, false, 1, None).breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
+    let failed = remote_write_failed(0, INCOMPLETE);
+    frame_missing(RR, true, 1, Some(1)).breaks(&[FAILED], &[failed]);
+    let mut case = frame_missing(RR, false, 2, None);
+    case.net.advance(2 * S);
+    case.breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
+    let mut case = frame_missing(RR, false, 2, None);
+    case.net.post_send(CLIENT, case.a, b"next");
+    case.breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
+}
+
 #[test]
 fn frame_missing_in_write_ud() {
     frame_missing(UD, true, 1, None).goes_on(&[sent(0, 6000)], &[]);
@@ -86,6 +102,16 @@ fn frame_missing_in_write_rd() {
     let mut case = frame_missing(RD, true, 2, None);
     case.net.advance(2 * S);
     case.breaks(&[sent(0, 6000)], &[aborted]);
+}
+
+#[test]
+fn frame_missing_in_write_rr() {
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    frame_missing(RR, true, 1, None).breaks(&[FAILED], &[aborted]);
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    let mut case = frame_missing(RR, true, 2, None);
+    case.net.advance(2 * S);
+    case.breaks(&[FAILED], &[aborted]);
 }
 
 fn message_lost(level: Level, next_is_write: bool, receives: &[u32]) -> Case {
@@ -117,4 +143,27 @@ fn message_lost_rd() {
     message_lost(RD, false, &[64, 64]).breaks(&sends, &[failed]);
     message_lost(RD, false, &[]).breaks(&sends, &[transport()]);
     message_lost(RD, true, &[64]).breaks(&sends, &[transport()]);
+}
+
+#[test]
+fn message_lost_rr() {
+    let transport = || Event::Async(AsyncError::RdmaTransport);
+    let failed = receive_failed(0, Status::TRANSPORT);
+    message_lost(RR, false, &[64, 64]).breaks(&[FAILED], &[failed]);
+    message_lost(RR, false, &[]).breaks(&[FAILED], &[transport()]);
+    message_lost(RR, true, &[64]).breaks(&[FAILED], &[transport()]);
+}
+
+/// What RR adds: also the last message before a silence is noticed.
+#[test]
+fn last_message_lost_rr() {
+    let mut case = Case::new(RR);
+    case.net.wire.lose(CLIENT, SendRequest, 1);
+    case.net.post_send(CLIENT, case.a, b"lost");
+    let ulp_timeout_ns = case.net.nodes[CLIENT].engine.config().ulp_timeout_ns;
+    case.net.advance(ulp_timeout_ns - 1);
+    assert_eq!(case.net.log(CLIENT, case.a), []);
+    case.net.advance(1);
+    assert_eq!(case.net.count(CLIENT, Counter::ResponseTimeouts), 1);
+    case.breaks(&[send_failed(0, Status::TRANSPORT)], &[]);
 }

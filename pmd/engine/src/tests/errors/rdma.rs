@@ -1,8 +1,8 @@
 //! RDMA writes that are refused.
 
-use super::{Case, RD, UD, remote_write_failed};
+use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::host::Event;
-use crate::testkit::net::{CLIENT, Net, SERVER, params, sent};
+use crate::testkit::net::{CLIENT, Net, SERVER, params, send_failed, sent};
 use crate::{AsyncError, Counter, Level, Status, ViParams};
 
 /// Targets that are not allowed: beyond both ends, around the end of the address space, an
@@ -47,6 +47,16 @@ fn write_refused_rd() {
 }
 
 #[test]
+fn write_refused_rr() {
+    for (target, len) in BAD_TARGETS {
+        refused_write(RR, target, len, None).breaks(
+            &[send_failed(0, Status::RDMA_PROTECTION)],
+            &[Event::Async(AsyncError::RdmaWriteProtection)],
+        );
+    }
+}
+
+#[test]
 fn write_refused_with_immediate_ud() {
     for (target, len) in BAD_TARGETS {
         refused_write(UD, target, len, Some(1)).goes_on(
@@ -61,6 +71,16 @@ fn write_refused_with_immediate_rd() {
     for (target, len) in BAD_TARGETS {
         refused_write(RD, target, len, Some(1)).breaks(
             &[sent(0, len as u32)],
+            &[remote_write_failed(0, Status::PROTECTION)],
+        );
+    }
+}
+
+#[test]
+fn write_refused_with_immediate_rr() {
+    for (target, len) in BAD_TARGETS {
+        refused_write(RR, target, len, Some(1)).breaks(
+            &[send_failed(0, Status::RDMA_PROTECTION)],
             &[remote_write_failed(0, Status::PROTECTION)],
         );
     }
@@ -103,6 +123,16 @@ fn write_not_allowed_by_vi_rd() {
     }
 }
 
+#[test]
+fn write_not_allowed_by_vi_rr() {
+    for (rdma_write, size) in [(false, 100), (true, 49)] {
+        write_not_allowed_by_vi(RR, rdma_write, size).breaks(
+            &[send_failed(0, Status::RDMA_PROTECTION)],
+            &[Event::Async(AsyncError::RdmaWriteProtection)],
+        );
+    }
+}
+
 fn write_target_gone(level: Level, immediate: Option<u32>) -> Case {
     let mut case = Case::new(level);
     let region = case.net.nodes[SERVER].host.regions.get_mut(&7).unwrap();
@@ -125,4 +155,13 @@ fn write_target_gone_rd() {
     write_target_gone(RD, None).breaks(&[sent(0, 6000)], &[refused]);
     let failed = remote_write_failed(0, Status::PROTECTION);
     write_target_gone(RD, Some(1)).breaks(&[sent(0, 6000)], &[failed]);
+}
+
+#[test]
+fn write_target_gone_rr() {
+    let sender = [send_failed(0, Status::RDMA_PROTECTION)];
+    let refused = Event::Async(AsyncError::RdmaWriteProtection);
+    write_target_gone(RR, None).breaks(&sender, &[refused]);
+    let failed = remote_write_failed(0, Status::PROTECTION);
+    write_target_gone(RR, Some(1)).breaks(&sender, &[failed]);
 }
