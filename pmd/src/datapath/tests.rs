@@ -136,7 +136,7 @@ impl End {
         // SAFETY: a line of the test's own that is not posted.
         unsafe { at.write(descriptor) };
         // SAFETY: registered, and left alone until the test is over.
-        unsafe { work::post(self.vi, queue, at, region) }.unwrap();
+        unsafe { work::post(self.vi, queue, at, region, work::WhenFull::Break) }.unwrap();
     }
 
     fn post_send(&self, line: u64, operation: u16, segments: &[DataSegment]) {
