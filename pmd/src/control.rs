@@ -1,11 +1,10 @@
 //! The calls on a NIC that are not on the data path: create, destroy, register,
 //! connect. Each takes the NIC's turn for a moment; none of them waits in it.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use fcvi_frame::connect::{Attributes, NetAddress};
-use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level, ViParams};
+use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level};
 
 use crate::config::Protection;
 use crate::datapath::ViPath;
@@ -17,6 +16,8 @@ use crate::queue::Reaped;
 use crate::sync::Ordering;
 use crate::token::Held;
 use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
+
+pub(crate) mod attributes;
 
 /// Reliability level bits that are served: Unreliable and Reliable Delivery.
 pub const LEVELS_SUPPORTED: u16 = 1 | 2;
@@ -114,6 +115,9 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     if settings.max_transfer_bytes == 0 || settings.max_transfer_bytes > limit {
         return Err(ControlError::Mtu);
     }
+    if settings.qos != 0 {
+        return Err(ControlError::Qos);
+    }
     let tag = if settings.ptag == 0 {
         match device.config.protection {
             Protection::Strict => return Err(ControlError::Ptag),
@@ -156,15 +160,9 @@ pub(crate) fn create_vi(
         Some(_) | None => Err(ControlError::InvalidParameter),
     };
     let cqs = [cq(send_cq)?, cq(recv_cq)?];
-    let params = ViParams {
-        level,
-        max_transfer_bytes: settings.max_transfer_bytes as u32,
-        rdma_write: settings.rdma_write,
-        rdma_read: settings.rdma_read,
-    };
     let index = poller
         .engine
-        .create_vi(params)
+        .create_vi(attributes::params(level, settings))
         .ok_or(ControlError::Resource)?;
     let depth = device.config.max_descriptors_per_queue;
     let Some(vi) = device
@@ -174,14 +172,7 @@ pub(crate) fn create_vi(
         poller.engine.destroy_vi(index);
         return Err(ControlError::Resource);
     };
-    *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
-    let tag_number = match tag {
-        TagCheck::Tag(tag) => tag,
-        TagCheck::Lenient => 0,
-    };
-    vi.tag.store(tag_number, Ordering::Relaxed);
-    vi.max_transfer_bytes
-        .store(params.max_transfer_bytes, Ordering::Relaxed);
+    attributes::note(vi, settings, tag);
     for cq in cqs.into_iter().flatten() {
         let queues = cq.attached.fetch_add(1, Ordering::Relaxed) + 1;
         let needed = queues.saturating_mul(depth.next_power_of_two());

@@ -13,6 +13,10 @@ use crate::{
     ViHandle, ViInfo, ViState, VipError, provider,
 };
 
+mod change;
+
+pub use change::ViChange;
+
 /// The transfer size of a VI that asks for none: what every NIC allows.
 const DEFAULT_TRANSFER_BYTES: u64 = 64 * 1024;
 
