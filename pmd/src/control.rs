@@ -89,6 +89,19 @@ fn poller_of<'a>(
         .ok_or(ControlError::InvalidParameter)
 }
 
+/// The poller, for a call of an opening that needs a port which carries frames.
+fn working_poller_for<'a>(
+    held: &'a mut Held<'_, Option<Poller>>,
+    device: &Device,
+    instance: u64,
+) -> Outcome<&'a mut Poller> {
+    let poller = poller_for(held, device, instance)?;
+    match poller.failure {
+        None => Ok(poller),
+        Some(_) => Err(ControlError::Resource),
+    }
+}
+
 /// The poller, for a call on an opening of the NIC.
 fn poller_for<'a>(
     held: &'a mut Held<'_, Option<Poller>>,
@@ -153,7 +166,7 @@ pub(crate) fn create_vi(
 ) -> Outcome<u64> {
     let (level, tag) = check_settings(device, settings)?;
     let mut held = device.hold();
-    let poller = poller_for(&mut held, device, instance)?;
+    let poller = working_poller_for(&mut held, device, instance)?;
     let cq = |raw: u64| match cq_of(raw) {
         Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
         None if raw == 0 => Ok(None),
@@ -367,12 +380,12 @@ pub(crate) fn connect_wait(
 ) -> Outcome<Indication> {
     let (listener, epoch) = {
         let mut held = device.hold();
-        let poller = poller_for(&mut held, device, instance)?;
+        let poller = working_poller_for(&mut held, device, instance)?;
         (poller.engine.listen(local.discriminator), device.epoch())
     };
     let found = wait(device, limit, || {
         let mut held = device.hold();
-        match poller_for(&mut held, device, instance) {
+        match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
             Err(gone) => Some(Err(gone)),
         }
@@ -469,6 +482,9 @@ pub(crate) fn connect_request(
         let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
+        if poller.failure.is_some() {
+            return Err(unreachable_by(vi, poller, now_ns));
+        }
         let targets = poller.neighbours.ports(&remote.host);
         let command = ConnectCommand {
             local: *local,
@@ -483,6 +499,20 @@ pub(crate) fn connect_request(
         poller.path.flush();
     }
     outcome(vi, handle)
+}
+
+/// A request on a NIC that cannot reach anybody: a reliable VI goes to Error, and what is
+/// posted on it comes back flushed (VIPL 3.3.4).
+#[cold]
+fn unreachable_by(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> ControlError {
+    if poller.engine.state(vi.index) != Some(EndpointState::Idle) {
+        return ControlError::InvalidState;
+    }
+    if level(vi.settings().reliability) != Some(Level::UnreliableDelivery) {
+        poller.engine.fail_vi(now_ns, vi.index, &mut poller.path);
+        vi.device.announce(poller);
+    }
+    ControlError::NotReachable
 }
 
 /// State of a VI as the engine has it.
