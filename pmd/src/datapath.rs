@@ -8,6 +8,7 @@ use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use pmd_port::layer::FailedPort;
 use pmd_port::{Mbuf, MbufBatch, Port};
 use vi_engine::{
     AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
@@ -85,6 +86,8 @@ pub(crate) struct PathCounters {
 /// Queues, memory and port of one NIC.
 pub(crate) struct Datapath {
     pub(crate) port: Box<dyn Port>,
+    /// The port before, once it failed.
+    failed_port: Option<Box<dyn Port>>,
     pub(crate) regions: &'static RegionTable,
     pub(crate) events: &'static EventQueue,
     pub(crate) vis: Vec<Option<ViPath>>,
@@ -121,6 +124,7 @@ impl Datapath {
         Self {
             send_alone: port.capabilities().send_alone,
             port,
+            failed_port: None,
             regions,
             events,
             vis: (0..max_vi).map(|_| None).collect(),
@@ -157,6 +161,18 @@ impl Datapath {
         if !self.batch.is_empty() {
             self.port.tx_burst(&mut self.batch);
         }
+    }
+
+    /// Puts a port in the place of the one that failed that carries nothing. The failed one is
+    /// closed with the NIC. No received buffer is out.
+    #[cold]
+    pub(crate) fn fail_port(&mut self) {
+        while let Some(mbuf) = self.batch.pop() {
+            self.port.free(mbuf);
+        }
+        self.port.disarm();
+        let successor = Box::new(FailedPort::after(self.port.as_ref()));
+        self.failed_port = Some(core::mem::replace(&mut self.port, successor));
     }
 
     /// A buffer towards a station, if there is room in the port and in the batch.

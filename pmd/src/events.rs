@@ -50,9 +50,9 @@ pub enum ResourceCode {
 /// One asynchronous error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// Handle of the VI.
+    /// Handle of the VI; 0 for an error of the NIC.
     pub vi: u64,
-    /// The instance of the NIC that owns it.
+    /// The instance of the NIC that owns it; 0 for an error of the NIC, which concerns all.
     pub instance: u64,
     /// Address of the descriptor, or 0.
     pub descriptor: u64,
@@ -65,6 +65,18 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
+    /// The NIC cannot go on (VIPL 6.3.1): every opening of it is to hear so.
+    pub(crate) fn of_nic() -> Self {
+        Self {
+            vi: 0,
+            instance: 0,
+            descriptor: 0,
+            op_code: 0,
+            resource: ResourceCode::Nic,
+            code: ErrorCode::Catastrophic,
+        }
+    }
+
     pub(crate) fn of_vi(vi: u64, instance: u64, error: AsyncError) -> Self {
         /// Operation codes of receive, remote RDMA write and RDMA read.
         const RECEIVE: u32 = 1;

@@ -3,12 +3,13 @@
 use std::os::fd::OwnedFd;
 
 use fcvi_frame::fc::NPortId;
-use pmd_port::{BURST, MbufBatch, PortEvent, WakeSource};
+use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
 use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
 
 use crate::clock::Clock;
 use crate::datapath::Datapath;
 use crate::doorbell::Doorbells;
+use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
 
 /// Frames that one VI may send before the next one has its turn.
@@ -34,6 +35,8 @@ pub(crate) struct Poller {
     port_events: Vec<PortEvent>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
+    /// Why the port carries nothing any more.
+    pub(crate) failure: Option<PortFailure>,
     /// Turns taken, and turns that did something.
     pub(crate) turns: u64,
     pub(crate) busy_turns: u64,
@@ -56,6 +59,7 @@ impl Poller {
             rx: MbufBatch::new(),
             port_events: Vec::with_capacity(64),
             armed: None,
+            failure: None,
             turns: 0,
             busy_turns: 0,
             _claim: claim,
@@ -211,6 +215,10 @@ impl Poller {
             let (mac, joined) = match event {
                 PortEvent::Joined(n) => (n.mac, true),
                 PortEvent::Left(n) => (n.mac, false),
+                PortEvent::Failed(failure) => {
+                    self.fail_port(now_ns, failure);
+                    continue;
+                }
             };
             let Some(id) = NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]])) else {
                 continue;
@@ -223,6 +231,21 @@ impl Poller {
             }
         }
         self.port_events = events;
+    }
+
+    /// The port carries nothing any more (VIPL 6.3.1): every VI goes to Error, whoever waits
+    /// learns of it, and every opening is told. What is left can be taken down in order.
+    #[cold]
+    fn fail_port(&mut self, now_ns: u64, failure: PortFailure) {
+        if self.failure.replace(failure).is_some() {
+            return;
+        }
+        let port = self.path.port.capabilities();
+        log::error!("{} {}: {failure}", port.driver, port.device);
+        self.path.fail_port();
+        self.engine.port_lost(now_ns, &mut self.path);
+        self.path.events.push(AsyncEvent::of_nic());
+        self.path.completed = true;
     }
 
     #[cold]

@@ -61,6 +61,8 @@ pub struct ViSettings {
     pub reliability: u16,
     /// Longest message in bytes.
     pub max_transfer_bytes: u64,
+    /// Quality of service; only 0, for none, is supported.
+    pub qos: u64,
     /// Handle of the protection tag; 0 for none.
     pub ptag: u64,
     /// RDMA writes of the peer are accepted.

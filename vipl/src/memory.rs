@@ -20,6 +20,8 @@ use crate::nic::{NicShared, Ptag};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{MemAttributes, MemoryHandle, Result, VipError, provider};
 
+mod attributes;
+
 /// Registration works on pages; memory of its own pages shares none with an unregistered neighbour.
 const PAGE_BYTES: usize = 4096;
 /// Buffers cut from one region begin on a cache line of their own.

@@ -276,6 +276,16 @@ impl Nic {
         provider::error_callback(self.handle(), None)
     }
 
+    /// Host addresses of the other nodes on the network, within so many hops [VIPL 3.7.6]; all that is found is one hop
+    /// away. On shared memory our own host is found while another program of it has joined the segment; on a network
+    /// without discovery the configured neighbours are told.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    pub fn autodiscovery(&self, number_of_hops: u64) -> Result<Vec<HostAddress>> {
+        provider::autodiscovery(self.handle(), number_of_hops)
+    }
+
     /// Starts the name service with a hosts file of its own, or with the system's [VIPL 3.9.1].
     ///
     /// # Errors

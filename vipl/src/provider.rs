@@ -12,9 +12,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use fcvi_frame::connect::{Attributes, MAX_DISCRIMINATOR_BYTES};
 use fcvi_frame::flags::WireReliability;
 use pmd::config::{Config, NicConfig};
-use pmd::nic::{self, MemSettings};
+use pmd::nic;
 use pmd::work::{self, Queue, WhenFull};
-use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, RDMA_READ_LEVELS, ViSettings};
+use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 
 use crate::name_service::{NameService, NameServiceError};
 use crate::types::{
@@ -22,6 +22,12 @@ use crate::types::{
     HostAddress, MemAttributes, MemoryHandle, NetAddress, NicAttributes, NicHandle, PtagHandle,
     RawDescriptor, Result, Timeout, ViAttributes, ViHandle, ViInfo, ViState, VipError,
 };
+
+mod attributes;
+mod management;
+
+pub use attributes::{set_mem_attributes, set_vi_attributes};
+pub use management::autodiscovery;
 
 thread_local! {
     static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -174,11 +180,7 @@ pub unsafe fn register_mem(
     length_bytes: u64,
     attributes: &MemAttributes,
 ) -> Result<MemoryHandle> {
-    let settings = MemSettings {
-        ptag: raw_tag(attributes.ptag),
-        rdma_write: attributes.rdma_write,
-        rdma_read: attributes.rdma_read,
-    };
+    let settings = attributes::mem_settings(attributes);
     // SAFETY: passed on from our caller.
     let handle = unsafe { nic::register(nic_handle.into_raw(), address, length_bytes, &settings) };
     Ok(MemoryHandle(handle?))
@@ -223,20 +225,10 @@ pub fn create_vi(
     send_cq: Option<CqHandle>,
     recv_cq: Option<CqHandle>,
 ) -> Result<ViHandle> {
-    if attributes.qos != 0 {
-        return Err(VipError::InvalidQos);
-    }
-    let settings = ViSettings {
-        reliability: attributes.reliability,
-        max_transfer_bytes: attributes.max_transfer_bytes,
-        ptag: raw_tag(attributes.ptag),
-        rdma_write: attributes.rdma_write,
-        rdma_read: attributes.rdma_read,
-    };
     let cq = |cq: Option<CqHandle>| cq.map_or(0, CqHandle::into_raw);
     Ok(ViHandle::from_raw(nic::create_vi(
         nic_handle.into_raw(),
-        &settings,
+        &attributes::vi_settings(attributes),
         cq(send_cq),
         cq(recv_cq),
     )?))
@@ -260,7 +252,7 @@ pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
         attributes: ViAttributes {
             reliability: info.settings.reliability,
             max_transfer_bytes: info.settings.max_transfer_bytes,
-            qos: 0,
+            qos: info.settings.qos,
             ptag: tag(info.settings.ptag),
             rdma_write: info.settings.rdma_write,
             rdma_read: info.settings.rdma_read,

@@ -14,6 +14,10 @@ use crate::{
     VipError, provider,
 };
 
+mod change;
+
+pub use change::ViChange;
+
 /// The transfer size of a VI that asks for none: what every NIC allows.
 const DEFAULT_TRANSFER_BYTES: u64 = 64 * 1024;
 

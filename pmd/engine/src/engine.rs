@@ -94,6 +94,17 @@ impl Engine {
         Some(ViIndex(slot as u32))
     }
 
+    /// Replaces the consumer's choices for a VI; only for an Idle one. False if they stay.
+    pub fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
+        match self.endpoint_mut(vi) {
+            Some(ep) if matches!(ep.phase, Phase::Idle) => {
+                ep.params = params;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
     /// Removes a VI; only an Idle one can go. False if it stays.
     pub fn destroy_vi(&mut self, vi: ViIndex) -> bool {
         let idle = self

@@ -17,6 +17,7 @@
 //! | `connect`, `accept` | a connection made: the client's half, the server's half |
 //! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
 //! | `connection_iu` | the frames of these procedures |
+//! | `port_lost` | the port itself failed |
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
@@ -32,6 +33,7 @@ mod disconnect;
 mod endpoint;
 mod exchange;
 mod liveness;
+mod port_lost;
 mod receive;
 mod timer;
 mod transmit;

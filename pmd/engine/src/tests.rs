@@ -8,6 +8,7 @@ mod data;
 mod disconnect;
 mod errors;
 mod liveness;
+mod port_lost;
 mod receive_checks;
 mod simulation;
 mod states;

@@ -83,6 +83,7 @@ impl End {
             max_transfer_bytes: 1 << 20,
             ptag,
             rdma_write: true,
+            qos: 0,
             rdma_read: true,
         };
         let vi = nic::create_vi(nic, &settings, 0, 0).unwrap();

@@ -283,8 +283,13 @@ typedef enum {
 
 #define VIP_SMI_AUTODISCOVERY ((VIP_ULONG)1)
 
+/*
+ * The caller allocates NumAdAddrs addresses, says in the HostAddressLen of each how much room it
+ * has (NicAddressLen or more), and an array of pointers to them. NumAdAddrs becomes the number of
+ * addresses there are; when it was less, none is written and the answer is VIP_ERROR_RESOURCE.
+ */
 typedef struct {
-    VIP_ULONG NumberOfHops;
+    VIP_ULONG NumberOfHops; /* 1: nodes connected directly */
     VIP_NET_ADDRESS **ADAddrArray;
     VIP_ULONG NumAdAddrs;
 } VIP_AUTODISCOVERY_LIST;
@@ -300,6 +305,11 @@ extern VIP_RETURN VipCloseNic(IN VIP_NIC_HANDLE NicHandle);
 
 extern VIP_RETURN VipQueryNic(IN VIP_NIC_HANDLE NicHandle,
                               OUT VIP_NIC_ATTRIBUTES *NicAttribs);
+
+/* For VIP_SMI_AUTODISCOVERY, SysManInfo points to a VIP_AUTODISCOVERY_LIST. */
+extern VIP_RETURN VipQuerySystemManagementInfo(IN VIP_NIC_HANDLE NicHandle,
+                                               IN VIP_ULONG InfoType,
+                                               IN OUT VIP_PVOID SysManInfo);
 
 extern VIP_RETURN VipErrorCallback(IN VIP_NIC_HANDLE NicHandle,
                                    IN VIP_PVOID Context,
@@ -323,6 +333,10 @@ extern VIP_RETURN VipQueryVi(IN VIP_VI_HANDLE ViHandle,
                              OUT VIP_VI_ATTRIBUTES *ViAttribs,
                              OUT VIP_BOOLEAN *ViSendQEmpty,
                              OUT VIP_BOOLEAN *ViRecvQEmpty);
+
+/* Of an Idle VI; when one attribute is refused, none changes. */
+extern VIP_RETURN VipSetViAttributes(IN VIP_VI_HANDLE ViHandle,
+                                     IN VIP_VI_ATTRIBUTES *ViAttribs);
 
 /* ------------------------------------------------------------------------
  * Connections, client and server
@@ -372,6 +386,12 @@ extern VIP_RETURN VipQueryMem(IN VIP_NIC_HANDLE NicHandle,
                               IN VIP_PVOID Address,
                               IN VIP_MEM_HANDLE MemHandle,
                               OUT VIP_MEM_ATTRIBUTES *MemAttribs);
+
+/* When one attribute is refused, none changes. */
+extern VIP_RETURN VipSetMemAttributes(IN VIP_NIC_HANDLE NicHandle,
+                                      IN VIP_PVOID Address,
+                                      IN VIP_MEM_HANDLE MemHandle,
+                                      IN VIP_MEM_ATTRIBUTES *MemAttribs);
 
 /* ------------------------------------------------------------------------
  * Data transfer and completion

@@ -44,6 +44,9 @@ static void nic_calls(VIP_NIC_HANDLE bad, Device *device)
     CHECK(handle == 0, "a failed registration gives memory handle 0");
     CHECK_RETURN(VipDeregisterMem(bad, name, 1), INVALID);
     CHECK_RETURN(VipQueryMem(bad, name, 1, &memory), INVALID);
+    CHECK_RETURN(VipSetMemAttributes(bad, name, 1, &memory), INVALID);
+    VIP_AUTODISCOVERY_LIST list = {1, NULL, 0};
+    CHECK_RETURN(VipQuerySystemManagementInfo(bad, VIP_SMI_AUTODISCOVERY, &list), INVALID);
     CHECK_RETURN(VipCreateVi(bad, &attributes, NULL, NULL, &out), INVALID);
     CHECK_RETURN(VipCreateCQ(bad, 16, &out), INVALID);
     CHECK_RETURN(VipConnectWait(bad, &address.address, 0, &remote.address, &attributes, &out),
@@ -66,6 +69,8 @@ static void vi_calls(VIP_VI_HANDLE bad, Device *device, Arena *arena)
 
     address_of(device, "nobody", &address);
     CHECK_RETURN(VipQueryVi(bad, &state, &attributes, &flag, &flag), INVALID);
+    attributes = vi_attributes(device, &(PairOptions){0});
+    CHECK_RETURN(VipSetViAttributes(bad, &attributes), INVALID);
     CHECK_RETURN(VipPostSend(bad, descriptor, arena->handle), INVALID);
     CHECK_RETURN(VipPostRecv(bad, descriptor, arena->handle), INVALID);
     out = descriptor;
