@@ -146,7 +146,8 @@ impl Engine {
                 return Pumped::Idle;
             };
             let answering = tx.answering;
-            let step = if answering && (nothing_own || tx.answers.are_next()) {
+            let answer = answering && (nothing_own || tx.answers.are_next());
+            let step = if answer {
                 self.send_answer(now_ns, vi, host)
             } else if tx.message.is_some() {
                 self.send_fragment(now_ns, vi, host)
@@ -154,6 +155,11 @@ impl Engine {
                 self.send_next(now_ns, vi, host)
             };
             match step {
+                Step::Next if answering => {
+                    if let Some(tx) = self.tx_mut(vi) {
+                        tx.answers.sent(answer);
+                    }
+                }
                 Step::Next => {}
                 Step::Nothing if answering => nothing_own = true,
                 Step::Nothing | Step::Broken => return Pumped::Idle,
