@@ -1,5 +1,6 @@
 //! The engine's promises, one room for each kind.
 
+mod answer_checks;
 mod bounds;
 mod connect;
 mod connect_faults;
@@ -11,6 +12,6 @@ mod liveness;
 mod reads;
 mod receive_checks;
 mod reception;
-mod refused_answers;
+
 mod simulation;
 mod states;

@@ -321,6 +321,9 @@ impl Net {
     /// Lets time pass: frames arrive, timers fire.
     pub(crate) fn advance(&mut self, duration_ns: u64) {
         let end_ns = self.now_ns + duration_ns;
+        for node in 0..self.nodes.len() {
+            self.pump(node);
+        }
         loop {
             let timers = self.nodes.iter().filter_map(|n| n.engine.poll_timeout());
             let next = timers.chain(self.wire.next_ns()).min();
