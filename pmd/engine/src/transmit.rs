@@ -246,10 +246,11 @@ impl Engine {
             }
         }
         tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
+        let tracked = tx.tracked;
         self.counters.count(Counter::TxFrames);
         self.counters.count(Counter::TxMessages);
         message.next_seq_cnt = exchange.seq_cnt.wrapping_add(1);
-        self.sent(now_ns, vi, &message, host);
+        self.sent(now_ns, vi, &message, tracked, host);
         Step::Next
     }
 
@@ -281,16 +282,24 @@ impl Engine {
         if last {
             let done = *message;
             tx.message = None;
+            let tracked = tx.tracked;
             self.counters.count(Counter::TxMessages);
-            self.sent(now_ns, vi, &done, host);
+            self.sent(now_ns, vi, &done, tracked, host);
         }
         Step::Next
     }
 
     /// The last frame of a send or write is with the port.
     #[inline(always)]
-    fn sent<H: Host>(&mut self, now_ns: u64, vi: ViIndex, message: &TxMessage, host: &mut H) {
-        if self.tx_mut(vi).is_some_and(|tx| tx.tracked) {
+    fn sent<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        message: &TxMessage,
+        tracked: bool,
+        host: &mut H,
+    ) {
+        if tracked {
             self.sent_tracked(now_ns, vi, message, host);
             return;
         }

@@ -1,6 +1,6 @@
 //! Frames and whole messages that never came.
 
-use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, WriteRequest};
+use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 
 use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::host::Event;
@@ -203,6 +203,28 @@ fn read_request_lost_rd_and_rr() {
             }
         }
     }
+}
+
+/// The whole answer to a read is lost: data of the next one shows it. At RR data also shows
+/// that a response is lost.
+#[test]
+fn read_answer_lost_rd_and_rr() {
+    for level in [RD, RR] {
+        let mut case = Case::new(level);
+        case.net.wire.lose(SERVER, ReadResponse, 1);
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+        case.net.settle();
+        assert_eq!(case.net.count(CLIENT, Counter::LostResponses), 1);
+        case.breaks(&[FAILED], &[]);
+    }
+    let mut case = Case::new(RR);
+    case.net.wire.lose(SERVER, SendResponse, 1);
+    case.net.post_send(CLIENT, case.a, b"placed");
+    case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+    case.net.settle();
+    assert_eq!(case.net.count(CLIENT, Counter::LostResponses), 1);
+    case.breaks(&[FAILED], &[received(0, b"placed")]);
 }
 
 /// A read request shows the loss of a message before it; it takes no descriptor.
