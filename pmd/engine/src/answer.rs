@@ -95,7 +95,7 @@ pub(crate) struct Answers {
     read_limit: usize,
     /// The header of the oldest read's frames, once it has begun.
     template: Option<HeaderTemplate>,
-    /// The last frame was ours to send, the next one is the peer's read.
+    /// The last frame that was sent was one of our own.
     read_is_next: bool,
 }
 
@@ -116,18 +116,18 @@ impl Answers {
             reads: VecDeque::with_capacity(reads),
             read_limit: reads,
             template: None,
-            read_is_next: false,
+            read_is_next: true,
         }
     }
 
-    /// Is the next frame one of these? Responses always; reads every second time.
-    pub(crate) fn are_next(&mut self) -> bool {
-        if self.responses.is_empty() {
-            self.read_is_next = !self.read_is_next;
-            self.read_is_next
-        } else {
-            true
-        }
+    /// Is the next frame one of these? Responses always; reads in turn with our own frames.
+    pub(crate) fn are_next(&self) -> bool {
+        self.read_is_next || !self.responses.is_empty()
+    }
+
+    /// A frame was sent: one of these, or one of our own.
+    pub(crate) fn sent(&mut self, answer: bool) {
+        self.read_is_next = !answer;
     }
 
     fn is_empty(&self) -> bool {

@@ -146,7 +146,8 @@ impl Engine {
                 return Pumped::Idle;
             };
             let answering = tx.answering;
-            let step = if answering && (nothing_own || tx.answers.are_next()) {
+            let answer = answering && (nothing_own || tx.answers.are_next());
+            let step = if answer {
                 self.send_answer(now_ns, vi, host)
             } else if tx.message.is_some() {
                 self.send_fragment(now_ns, vi, host)
@@ -154,6 +155,11 @@ impl Engine {
                 self.send_next(now_ns, vi, host)
             };
             match step {
+                Step::Next if answering => {
+                    if let Some(tx) = self.tx_mut(vi) {
+                        tx.answers.sent(answer);
+                    }
+                }
                 Step::Next => {}
                 Step::Nothing if answering => nothing_own = true,
                 Step::Nothing | Step::Broken => return Pumped::Idle,
@@ -240,10 +246,11 @@ impl Engine {
             }
         }
         tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
+        let tracked = tx.tracked;
         self.counters.count(Counter::TxFrames);
         self.counters.count(Counter::TxMessages);
         message.next_seq_cnt = exchange.seq_cnt.wrapping_add(1);
-        self.sent(now_ns, vi, &message, host);
+        self.sent(now_ns, vi, &message, tracked, host);
         Step::Next
     }
 
@@ -275,16 +282,24 @@ impl Engine {
         if last {
             let done = *message;
             tx.message = None;
+            let tracked = tx.tracked;
             self.counters.count(Counter::TxMessages);
-            self.sent(now_ns, vi, &done, host);
+            self.sent(now_ns, vi, &done, tracked, host);
         }
         Step::Next
     }
 
     /// The last frame of a send or write is with the port.
     #[inline(always)]
-    fn sent<H: Host>(&mut self, now_ns: u64, vi: ViIndex, message: &TxMessage, host: &mut H) {
-        if self.tx_mut(vi).is_some_and(|tx| tx.tracked) {
+    fn sent<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        message: &TxMessage,
+        tracked: bool,
+        host: &mut H,
+    ) {
+        if tracked {
             self.sent_tracked(now_ns, vi, message, host);
             return;
         }

@@ -11,6 +11,7 @@ use crate::control::ControlError;
 use crate::descriptor::{DataSegment, RawDescriptor};
 use crate::device::Device;
 use crate::nic::{self, MemSettings};
+use crate::sync::AtomicBool;
 use crate::vi::ViSettings;
 use crate::work::{self, Done, Queue};
 
@@ -206,8 +207,6 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
     let open = |max_cq| {
         let mut config = NicConfig {
             segment: format!("unit-{}-{test}", std::process::id()),
-            // Nobody sleeps: there is no thread that would wake it.
-            spin_us: 10_000_000,
             max_cq,
             ..NicConfig::default()
         };
@@ -220,20 +219,56 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
         discriminator: Discriminator::new(name).unwrap(),
     };
     let (own, there) = (address(&near, b"near"), address(&far, b"far"));
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let request = nic::connect_wait(far.nic, &there, Some(PATIENCE)).unwrap();
-            nic::connect_accept(request.conn, far.vi).unwrap();
+        scope.spawn(|| attend(&[near.device, far.device], &over));
+        let server = scope.spawn(|| {
+            loop {
+                let request = nic::connect_wait(far.nic, &there, Some(PATIENCE)).unwrap();
+                match nic::connect_accept(request.conn, far.vi) {
+                    Ok(()) => break,
+                    // A request of before, of which the client thinks that nobody heard it.
+                    Err(ControlError::Timeout) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
         });
+        let _ends_however_this_does = OnDrop(&over);
         loop {
             match nic::connect_request(near.vi, &own, &there, Some(PATIENCE)) {
                 Ok(_) => break,
-                Err(ControlError::NoMatch | ControlError::NotReachable) => near.poll(),
+                Err(ControlError::NoMatch | ControlError::NotReachable) => {
+                    assert!(!server.is_finished(), "the server gave up");
+                }
                 Err(error) => panic!("{error:?}"),
             }
         }
+        server.join().unwrap();
     });
     (near, far)
+}
+
+/// Sets a flag.
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Plays the NICs' threads until it is over.
+fn attend(devices: &[&'static Device], over: &AtomicBool) {
+    while !over.load(Ordering::Relaxed) {
+        for device in devices {
+            if let Some(poller) = device.turn.hold_as_guest().as_mut() {
+                poller.path.port.upkeep();
+                poller.long_turn(&device.doorbells);
+                device.announce(poller);
+            }
+        }
+        std::thread::yield_now();
+    }
 }
 
 const READ_DONE: u32 = status::DONE | status::OP_RDMA_READ;

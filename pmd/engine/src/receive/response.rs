@@ -2,8 +2,9 @@
 //!
 //! An answer must name an outstanding message by its ID and its exchange
 //! [FCVI P-10, rule 7]. On a network that delivers in order the responses to sends
-//! and writes come in the order of their messages, and the data of a read without
-//! gaps; data of reads may come after responses to later messages.
+//! and writes come in the order of their messages; the data of a read comes without
+//! gaps and after all answers to messages before it, but it may come after
+//! responses to later ones.
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, Sof};
@@ -44,7 +45,7 @@ impl Engine {
             self.counters.count(Counter::DropStrayResponse);
             return;
         };
-        if self.responses_lost(now_ns, vi, at, host) {
+        if self.answers_lost(now_ns, vi, at, |kind| kind != Kind::Read, host) {
             return;
         }
         if iu.header.flags & message_response::ERROR != 0 {
@@ -89,10 +90,14 @@ impl Engine {
             self.counters.count(Counter::DropStrayResponse);
             return;
         };
-        if !error {
-            self.take_read_data(now_ns, vi, at, frame, iu, host);
-        } else if !self.responses_lost(now_ns, vi, at, host) {
+        // A read is refused as soon as it comes, while others may wait for their turn.
+        if self.answers_lost(now_ns, vi, at, |kind| !error || kind != Kind::Read, host) {
+            return;
+        }
+        if error {
             self.message_refused(now_ns, vi, at, kind, iu, host);
+        } else {
+            self.take_read_data(now_ns, vi, at, frame, iu, host);
         }
     }
 
@@ -155,22 +160,22 @@ impl Engine {
         found.filter(|(_, kind)| fits(*kind))
     }
 
-    /// A send or write before this message has no response, and will not have one any more:
+    /// A message of this kind before this one has no answer, and will not have one any more:
     /// the oldest such one failed. True if the VI broke.
-    fn responses_lost<H: Host>(
+    fn answers_lost<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         at: usize,
+        fits: impl Fn(Kind) -> bool,
         host: &mut H,
     ) -> bool {
-        let responds = |kind| kind != Kind::Read;
         let lost = self
-            .first_unanswered(vi, responds)
+            .first_unanswered(vi, &fits)
             .is_some_and(|first| first < at);
         if lost {
             self.counters.count(Counter::LostResponses);
-            self.transport_failed(now_ns, vi, responds, MessageReason::MessageLost, host);
+            self.transport_failed(now_ns, vi, fits, MessageReason::MessageLost, host);
         }
         lost
     }

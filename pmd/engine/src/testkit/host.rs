@@ -79,6 +79,8 @@ pub(crate) struct Queues {
     pub(crate) in_flight: usize,
     /// The engine wants to be pumped.
     pub(crate) resumed: bool,
+    /// What completed reads brought, with their IDs.
+    pub(crate) reads: Vec<(u64, Vec<u8>)>,
     pub(crate) receives: VecDeque<Receive>,
     pub(crate) log: Vec<Event>,
     pub(crate) next_send_id: u64,
@@ -206,6 +208,10 @@ impl Host for TestHost {
         let queues = self.vi(vi);
         let send = queues.sends.pop_front().expect("a send to complete");
         queues.in_flight = queues.in_flight.saturating_sub(1);
+        if send.read && status.is_ok() {
+            assert_eq!(send.placed_bytes as usize, send.data.len(), "all bytes");
+            queues.reads.push((send.id, send.data));
+        }
         queues.log.push(Event::Sent(send.id, status, length_bytes));
     }
 

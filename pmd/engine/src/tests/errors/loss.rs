@@ -1,6 +1,6 @@
 //! Frames and whole messages that never came.
 
-use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
+use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 
 use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::host::Event;
@@ -152,6 +152,96 @@ fn message_lost_rr() {
     message_lost(RR, false, &[64, 64]).breaks(&[FAILED], &[failed]);
     message_lost(RR, false, &[]).breaks(&[FAILED], &[transport()]);
     message_lost(RR, true, &[64]).breaks(&[FAILED], &[transport()]);
+}
+
+/// Frame `lost` of the three with a read's data is missing.
+#[test]
+fn read_data_missing_rd_and_rr() {
+    for level in [RD, RR] {
+        for lost in 0..3 {
+            let mut case = Case::new(level);
+            case.net.wire.lose(SERVER, ReadResponse, u32::MAX);
+            case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+            case.net.settle();
+            let frames = case.net.frames(SERVER, ReadResponse);
+            for (at, frame) in frames.iter().enumerate() {
+                if at != lost {
+                    case.net.inject(CLIENT, frame);
+                }
+            }
+            if lost == 2 {
+                // Nothing shows it but time.
+                let ulp_timeout_ns = case.net.nodes[CLIENT].engine.config().ulp_timeout_ns;
+                case.net.advance(ulp_timeout_ns);
+            }
+            let status = if lost == 0 {
+                Status::TRANSPORT
+            } else {
+                INCOMPLETE
+            };
+            case.breaks(&[send_failed(0, status)], &[]);
+        }
+    }
+}
+
+/// The request of a read is lost: the next message shows it, or time.
+#[test]
+fn read_request_lost_rd_and_rr() {
+    for level in [RD, RR] {
+        for next in [true, false] {
+            let mut case = Case::new(level);
+            case.net.wire.lose(CLIENT, ReadRequest, 1);
+            case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+            if next {
+                case.net.post_send(CLIENT, case.a, b"next");
+                case.breaks(&[FAILED], &[receive_failed(0, Status::TRANSPORT)]);
+            } else {
+                let ulp_timeout_ns = case.net.nodes[CLIENT].engine.config().ulp_timeout_ns;
+                case.net.advance(ulp_timeout_ns);
+                assert_eq!(case.net.count(CLIENT, Counter::ResponseTimeouts), 1);
+                case.breaks(&[FAILED], &[]);
+            }
+        }
+    }
+}
+
+/// The whole answer to a read is lost: data of the next one shows it. At RR data also shows
+/// that a response is lost.
+#[test]
+fn read_answer_lost_rd_and_rr() {
+    for level in [RD, RR] {
+        let mut case = Case::new(level);
+        case.net.wire.lose(SERVER, ReadResponse, 1);
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+        case.net.settle();
+        assert_eq!(case.net.count(CLIENT, Counter::LostResponses), 1);
+        case.breaks(&[FAILED], &[]);
+    }
+    let mut case = Case::new(RR);
+    case.net.wire.lose(SERVER, SendResponse, 1);
+    case.net.post_send(CLIENT, case.a, b"placed");
+    case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+    case.net.settle();
+    assert_eq!(case.net.count(CLIENT, Counter::LostResponses), 1);
+    case.breaks(&[FAILED], &[received(0, b"placed")]);
+}
+
+/// A read request shows the loss of a message before it; it takes no descriptor.
+#[test]
+fn message_lost_before_a_read_rd_and_rr() {
+    for level in [RD, RR] {
+        let mut case = Case::new(level);
+        case.net.wire.lose(CLIENT, SendRequest, 1);
+        case.net.post_send(CLIENT, case.a, b"lost");
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+        let first = if level == RR { FAILED } else { sent(0, 4) };
+        let mut client = vec![first];
+        if level == RD {
+            client.push(send_failed(1, Status::TRANSPORT));
+        }
+        case.breaks(&client, &[Event::Async(AsyncError::RdmaTransport)]);
+    }
 }
 
 /// What RR adds: also the last message before a silence is noticed.
