@@ -304,7 +304,8 @@ fn a_station_whose_rings_are_cut_short_fails_alone() {
     third.vi.post_recv(third.room(8)).unwrap();
     assert!(other.send(other.message(b"goes on")).status.is_ok());
     assert_eq!(third.recv().ok().unwrap().first_bytes(), b"goes on");
-    drop(victim);
+    // The memory keeps its NIC open too.
+    drop((memory, victim));
     let again = open(1);
     let fresh = open(4);
     connect(&again, &fresh);
