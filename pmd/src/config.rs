@@ -166,8 +166,10 @@ pub struct NicConfig {
     pub max_transfer_bytes: u32,
     /// Registered regions, at most 65535.
     pub max_regions: u32,
-    /// Registered bytes.
+    /// Registered bytes, counted in whole pages.
     pub max_registered_bytes: u64,
+    /// Bytes of one registered region.
+    pub max_region_bytes: u64,
     /// Protection tags.
     pub max_ptags: u32,
     /// Connection requests of others that wait for the program.
@@ -225,6 +227,7 @@ impl Default for NicConfig {
             max_transfer_bytes: 1 << 20,
             max_regions: 32768,
             max_registered_bytes: 1 << 40,
+            max_region_bytes: 1 << 40,
             max_ptags: 4096,
             max_incoming: 256,
             max_rdma_reads: 16,
@@ -347,6 +350,13 @@ impl NicConfig {
             65535,
         )?;
         within("max_regions", u64::from(self.max_regions), 1, 65535)?;
+        within(
+            "max_registered_bytes",
+            self.max_registered_bytes,
+            4096,
+            1 << 47,
+        )?;
+        within("max_region_bytes", self.max_region_bytes, 1, 1 << 47)?;
         within("max_cq", u64::from(self.max_cq), 1, 65536)?;
         within("max_cq_entries", u64::from(self.max_cq_entries), 1, 1 << 24)?;
         within(

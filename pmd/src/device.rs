@@ -78,6 +78,7 @@ impl Device {
             regions: RegionTable::new(RegionLimits {
                 regions: config.max_regions,
                 bytes: config.max_registered_bytes,
+                region_bytes: config.max_region_bytes,
                 lock: config.lock_memory,
             }),
             events: EventQueue::new(),

@@ -123,7 +123,10 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         max_discriminator_len: MAX_DISCRIMINATOR_BYTES as u16,
         max_register_bytes: config.max_registered_bytes.min(MOST),
         max_register_regions: u64::from(config.max_regions),
-        max_register_block_bytes: config.max_registered_bytes.min(MOST),
+        max_register_block_bytes: config
+            .max_region_bytes
+            .min(config.max_registered_bytes)
+            .min(MOST),
         max_vi: u64::from(config.max_vi),
         max_descriptors_per_queue: u64::from(config.max_descriptors_per_queue),
         max_segments_per_desc: u64::from(config.max_segments_per_descriptor),

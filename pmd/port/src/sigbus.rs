@@ -6,7 +6,8 @@
 //! can tell the loss instead of dying of it.
 //!
 //! The handler is installed when the first mapping is watched. It passes on what is not its own;
-//! a program that installs a handler of its own later should do the same.
+//! a program that installs a handler of its own later should do the same. A thread that blocks
+//! SIGBUS has no handler: such a thread dies with its process when it touches such a page.
 
 use core::ptr::NonNull;
 use std::io;

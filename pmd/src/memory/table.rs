@@ -85,6 +85,8 @@ struct Control {
 pub(crate) struct RegionLimits {
     pub(crate) regions: u32,
     pub(crate) bytes: u64,
+    /// Of one region.
+    pub(crate) region_bytes: u64,
     pub(crate) lock: LockPolicy,
 }
 
@@ -223,6 +225,9 @@ impl RegionTable {
             return Err(RegionError::Invalid);
         }
         let (base, end) = pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
+        if length_bytes > self.limits.region_bytes {
+            return Err(RegionError::Resource);
+        }
         self.lock_control().reserve(end - base, &self.limits)?;
         // Faulting in and locking may take long: not under a lock that others want who
         // hold the NIC's turn.
@@ -433,6 +438,7 @@ mod tests {
         RegionTable::new(RegionLimits {
             regions: 1024,
             bytes: 1 << 30,
+            region_bytes: 1 << 30,
             lock: LockPolicy::BestEffort,
         })
     }
@@ -567,6 +573,7 @@ mod tests {
         let table = RegionTable::new(RegionLimits {
             regions: 1,
             bytes: 1 << 20,
+            region_bytes: 8192,
             lock: LockPolicy::Never,
         });
         let memory = page();
@@ -583,6 +590,11 @@ mod tests {
             table.register(1, at, 2 << 20, TAGGED, 0),
             Err(RegionError::Resource)
         );
+        assert_eq!(
+            table.register(1, at, 8193, TAGGED, 0),
+            Err(RegionError::Resource)
+        );
+        assert_eq!(table.usage().regions, 0);
         table.register(1, at, 1, TAGGED, 0).unwrap();
         assert_eq!(
             table.register(1, at, 1, TAGGED, 0),

@@ -58,6 +58,21 @@ fn attributes_under_valgrind() {
 }
 
 #[test]
+fn failure_shared() {
+    run("failure", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn failure_static() {
+    run("failure", Linkage::Static, Run::Plain);
+}
+
+#[test]
+fn failure_under_valgrind() {
+    run("failure", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
 fn loop_shared() {
     run("loop", Linkage::Shared, Run::Plain);
 }

@@ -77,7 +77,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call { name: "VipConnectWait", clause: "3.3.1", answers: &[
         (SUCCESS, Test("connect", "addresses")),
         (TIMEOUT, Test("args", "address_calls")),
-        (ERROR_RESOURCE, Never("any number of threads may wait; the requests have the limit, and their clients are told")),
+        (ERROR_RESOURCE, Test("failure", "calls_afterwards")),
         (INVALID_PARAMETER, Test("args", "address_calls")),
     ] },
     Call { name: "VipConnectAccept", clause: "3.3.2", answers: &[
