@@ -23,6 +23,10 @@ use crate::types::{
     RawDescriptor, Result, Timeout, ViAttributes, ViHandle, ViInfo, ViState, VipError,
 };
 
+mod notify;
+
+pub use notify::{cq_notify, recv_notify, send_notify};
+
 thread_local! {
     static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
 }
@@ -62,6 +66,7 @@ impl From<ControlError> for VipError {
             ControlError::Reject => Self::Reject,
             ControlError::NoMatch => Self::NoMatch,
             ControlError::NotReachable => Self::NotReachable,
+            ControlError::QueueEmpty => Self::DescriptorError,
         }
     }
 }
@@ -214,6 +219,12 @@ pub fn create_cq(nic_handle: NicHandle, entries: u64) -> Result<CqHandle> {
 /// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
 pub fn destroy_cq(cq: CqHandle) -> Result<()> {
     Ok(nic::destroy_cq(cq.into_raw())?)
+}
+
+/// Changes how many entries a completion queue holds at least (VIPL 3.6.3). What is in it stays,
+/// in its order; it always has an entry for every descriptor that can be posted on its work queues.
+pub fn resize_cq(cq: CqHandle, entries: u64) -> Result<()> {
+    Ok(nic::resize_cq(cq.into_raw(), entries)?)
 }
 
 /// Makes a VI (VIPL 3.2.1).

@@ -9,8 +9,8 @@ use crate::descriptor::{Completed, Descriptor, PostError, Status};
 use crate::nic::{NicShared, Ptag};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{
-    Done, MemoryHandle, NetAddress, RawDescriptor, ReliabilityLevel, Result, Timeout, ViAttributes,
-    ViHandle, ViInfo, ViState, VipError, provider,
+    Done, MemoryHandle, NetAddress, NicHandle, RawDescriptor, ReliabilityLevel, Result, Returned,
+    Timeout, ViAttributes, ViHandle, ViInfo, ViState, VipError, provider,
 };
 
 /// The transfer size of a VI that asks for none: what every NIC allows.
@@ -116,6 +116,8 @@ impl ViBuilder {
 struct Room {
     max_descriptors: u64,
     held: AtomicU64,
+    /// Of those, how many came back to notify handlers in all, which may outlive the VI.
+    notified: Arc<AtomicU64>,
 }
 
 impl Room {
@@ -123,13 +125,23 @@ impl Room {
         Self {
             max_descriptors,
             held: AtomicU64::new(0),
+            notified: Arc::new(AtomicU64::new(0)),
         }
     }
 
     #[inline]
     fn enter(&self) -> bool {
         // Relaxed, here and in `leave`: a count with no partner. Descriptors are handed over by the provider's queue.
-        if self.held.fetch_add(1, Ordering::Relaxed) < self.max_descriptors {
+        let held = self.held.fetch_add(1, Ordering::Relaxed);
+        held < self.max_descriptors || self.enter_after_handlers(held)
+    }
+
+    /// Enters if there is room when those are left out that came back to handlers.
+    #[cold]
+    fn enter_after_handlers(&self, held: u64) -> bool {
+        // Saturating: who entered after us may have come back already.
+        let held = held.saturating_sub(self.notified.load(Ordering::Relaxed));
+        if held < self.max_descriptors {
             return true;
         }
         self.leave();
@@ -140,6 +152,32 @@ impl Room {
     fn leave(&self) {
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
+
+    /// What the provider calls in place of `handler`.
+    fn give_back_to(
+        &self,
+        handler: impl FnOnce(Option<Completed>) + Send + 'static,
+    ) -> impl FnOnce(NicHandle, Option<Returned>) + Send + 'static {
+        let notified = Arc::clone(&self.notified);
+        move |_nic, returned| {
+            let completed = returned.and_then(|Returned { descriptor, status }| {
+                notified.fetch_add(1, Ordering::Relaxed);
+                take_back(descriptor, status)
+            });
+            handler(completed);
+        }
+    }
+}
+
+/// The owner of a descriptor that a queue of a [`Vi`] gave back.
+#[inline]
+fn take_back(descriptor: *mut RawDescriptor, status: u32) -> Option<Completed> {
+    // A queue gives back what was posted, which is never null.
+    let raw = NonNull::new(descriptor)?;
+    // SAFETY: only `post` puts descriptors into the queues of a `Vi` (whoever posts to its handle by the provider's
+    // unsafe calls answers for it); the provider gives each back once, when it has finished.
+    let descriptor = unsafe { Descriptor::from_raw(raw) };
+    Some(Completed::new(descriptor, Status::from_raw(status)))
 }
 
 type PostCall = unsafe fn(ViHandle, *mut RawDescriptor, MemoryHandle) -> Result<()>;
@@ -299,6 +337,37 @@ impl Vi {
         Self::reap(&self.recv_queue, provider::recv_wait(self.handle, timeout)?)
     }
 
+    /// Has `handler` called once, with the next descriptor that the send queue gives back, on a thread of the queue's
+    /// own [VIPL 3.5.9]. Several handlers are called in the order in which they were given, one descriptor each; when
+    /// the queue becomes empty, those that are left are called with `None`.
+    ///
+    /// A handler may make any call: post, ask to be called again, disconnect, drop the VI. It may own the VI by an
+    /// `Arc`, which keeps the VI until it is called: [`Self::disconnect`] sees to that, since everything posted comes
+    /// back. When the VI is dropped, handlers that were not called are dropped; one that is being called has returned
+    /// when the drop has, unless that drop is part of a handler. While handlers wait, `send_done` and `send_wait` may
+    /// take descriptors from under them.
+    ///
+    /// # Errors
+    /// [`VipError::DescriptorError`] when nothing is posted; [`VipError::ErrorResource`] when the queue reports to a
+    /// completion queue, when `max_notifies_per_queue` handlers wait already, or when no thread can be started.
+    pub fn send_notify(
+        &self,
+        handler: impl FnOnce(Option<Completed>) + Send + 'static,
+    ) -> Result<()> {
+        provider::send_notify(self.handle, self.send_queue.give_back_to(handler))
+    }
+
+    /// As [`Self::send_notify`], of the receive queue [VIPL 3.5.10].
+    ///
+    /// # Errors
+    /// As for [`Self::send_notify`].
+    pub fn recv_notify(
+        &self,
+        handler: impl FnOnce(Option<Completed>) + Send + 'static,
+    ) -> Result<()> {
+        provider::recv_notify(self.handle, self.recv_queue.give_back_to(handler))
+    }
+
     #[inline]
     fn reap(queue: &Room, done: Done) -> Result<Option<Completed>> {
         match done {
@@ -306,11 +375,9 @@ impl Vi {
             Done::NotDone => Err(VipError::NotDone),
             Done::Completed { descriptor, status } => {
                 queue.leave();
-                let raw = NonNull::new(descriptor).ok_or(VipError::DescriptorError)?;
-                // SAFETY: only `post` puts descriptors into the queues of this VI (whoever posts to its handle by the
-                // provider's unsafe calls answers for it); the provider gives each back once, when it has finished.
-                let descriptor = unsafe { Descriptor::from_raw(raw) };
-                Ok(Some(Completed::new(descriptor, Status::from_raw(status))))
+                take_back(descriptor, status)
+                    .map(Some)
+                    .ok_or(VipError::DescriptorError)
             }
         }
     }

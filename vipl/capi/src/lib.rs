@@ -16,8 +16,9 @@
 //! | module | calls |
 //! | --- | --- |
 //! | `nic` | VipOpenNic VipCloseNic VipQueryNic VipErrorCallback |
-//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ |
+//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ VipResizeCQ |
 //! | `queue` | VipPostSend VipPostRecv, the Done and Wait calls, VipCQDone VipCQWait |
+//! | `notify` | VipSendNotify VipRecvNotify VipCQNotify |
 //! | `connect` | VipConnectWait VipConnectAccept VipConnectReject VipConnectRequest VipDisconnect |
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
@@ -29,6 +30,7 @@ mod logger;
 mod memory;
 mod name;
 mod nic;
+mod notify;
 mod pointer;
 mod queue;
 mod types;
@@ -40,12 +42,13 @@ pub use connect::{
 pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, VipRegisterMem};
 pub use name::{VipNSGetHostByAddr, VipNSGetHostByName, VipNSInit, VipNSShutdown};
 pub use nic::{VipCloseNic, VipErrorCallback, VipOpenNic, VipQueryNic};
+pub use notify::{VipCQNotify, VipRecvNotify, VipSendNotify};
 pub use queue::{
     VipCQDone, VipCQWait, VipPostRecv, VipPostSend, VipRecvDone, VipRecvWait, VipSendDone,
     VipSendWait,
 };
 pub use types::{
-    ErrorHandlerFn, RawHandle, VipBoolean, VipErrorDescriptor, VipMemAttributes, VipNetAddress,
-    VipNicAttributes, VipReturn, VipUlong, VipViAttributes,
+    CqHandlerFn, ErrorHandlerFn, QueueHandlerFn, RawHandle, VipBoolean, VipErrorDescriptor,
+    VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong, VipViAttributes,
 };
-pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi};
+pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi, VipResizeCQ};
