@@ -147,7 +147,9 @@ impl CompletionRing {
         }
         end.taken = 0;
         self.taken.store(0, Ordering::Relaxed);
-        self.added.store(count, Ordering::Relaxed);
+        // Release: partner of the Acquire load in `has_entry`, whose look at `taken` must not
+        // be older: the two could be equal by chance, and a thread go to sleep over entries.
+        self.added.store(count, Ordering::Release);
         Room(core::mem::replace(entries, room.0))
     }
 

@@ -88,3 +88,36 @@ pub(super) fn retire(cq: &'static CqShared) -> Option<Ended> {
     unsafe { cq.ring.discard() };
     cq.notify.end()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::nic;
+
+    #[test]
+    fn a_stale_handle_is_refused_without_the_turn() {
+        let config = crate::config::NicConfig {
+            segment: format!("unit-{}-stale-cq", std::process::id()),
+            ..crate::config::NicConfig::default()
+        };
+        let (device, instance) = crate::device::open_unattended(&config).unwrap();
+        let cq = nic::create_cq(instance, 1).unwrap();
+        nic::destroy_cq(cq).unwrap();
+        // As in a forked child, where whoever held the turn will never give it back.
+        let held = device.hold();
+        let (sender, told) = std::sync::mpsc::channel();
+        let calls = std::thread::spawn(move || {
+            sender.send(nic::destroy_cq(cq)).unwrap();
+            sender.send(nic::resize_cq(cq, 1)).unwrap();
+        });
+        for _ in 0..2 {
+            let answer = told.recv_timeout(Duration::from_secs(20));
+            assert_eq!(answer, Ok(Err(ControlError::InvalidParameter)));
+        }
+        drop(held);
+        calls.join().unwrap();
+        assert!(crate::device::close(device, instance));
+    }
+}
