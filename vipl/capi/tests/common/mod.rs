@@ -174,7 +174,7 @@ fn nics(id: &str) -> String {
          [[nic]]\nname = \"SMALL\"\nport = \"shm\"\nsegment = \"small-{id}\"\n\
          ulp_timeout_ms = 240000\n\
          max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_transfer_bytes = 8388608\n"
+         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\nmax_transfer_bytes = 8388608\n"
     )
 }
 
