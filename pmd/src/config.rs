@@ -162,6 +162,8 @@ pub struct NicConfig {
     pub max_cq: u32,
     /// Entries that can be asked for in a completion queue.
     pub max_cq_entries: u32,
+    /// Handlers that wait to be called, on each work queue and completion queue.
+    pub max_notifies_per_queue: u32,
     /// Longest message in bytes.
     pub max_transfer_bytes: u32,
     /// Registered regions, at most 65535.
@@ -224,6 +226,7 @@ impl Default for NicConfig {
             max_segments_per_descriptor: 256,
             max_cq: 1024,
             max_cq_entries: 1 << 20,
+            max_notifies_per_queue: 1024,
             max_transfer_bytes: 1 << 20,
             max_regions: 32768,
             max_registered_bytes: 1 << 40,
@@ -359,6 +362,12 @@ impl NicConfig {
         within("max_region_bytes", self.max_region_bytes, 1, 1 << 47)?;
         within("max_cq", u64::from(self.max_cq), 1, 65536)?;
         within("max_cq_entries", u64::from(self.max_cq_entries), 1, 1 << 24)?;
+        within(
+            "max_notifies_per_queue",
+            u64::from(self.max_notifies_per_queue),
+            1,
+            1 << 20,
+        )?;
         within(
             "max_ptags",
             u64::from(self.max_ptags),

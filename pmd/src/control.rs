@@ -10,12 +10,17 @@ use crate::config::Protection;
 use crate::datapath::ViPath;
 use crate::device::Device;
 use crate::memory::TagCheck;
+use crate::notify::{self, Ended};
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
 use crate::queue::Reaped;
 use crate::sync::Ordering;
 use crate::token::Held;
-use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
+use crate::vi::{ViSettings, ViShared, cq_of};
+
+mod cq;
+
+pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
 
 pub(crate) mod attributes;
 
@@ -52,6 +57,8 @@ pub enum ControlError {
     NoMatch,
     /// The host cannot be reached.
     NotReachable,
+    /// Nothing is posted.
+    QueueEmpty,
 }
 
 impl From<ConnectError> for ControlError {
@@ -191,10 +198,9 @@ pub(crate) fn create_vi(
     };
     attributes::note(vi, settings, tag);
     for cq in cqs.into_iter().flatten() {
-        let queues = cq.attached.fetch_add(1, Ordering::Relaxed) + 1;
-        let needed = queues.saturating_mul(depth.next_power_of_two());
+        cq.attached.fetch_add(1, Ordering::Relaxed);
         // SAFETY: we hold the turn.
-        unsafe { cq.ring.reserve(needed) };
+        unsafe { cq.ring.reserve(cq.needed_entries()) };
     }
     vi.send_cq.store(send_cq, Ordering::Relaxed);
     vi.recv_cq.store(recv_cq, Ordering::Relaxed);
@@ -223,15 +229,17 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     if !retired {
         return Err(ControlError::InvalidState);
     }
-    detach(vi, poller);
+    let mut ended = Vec::new();
+    detach(vi, poller, &mut ended);
     drop(held);
     // Whoever waits on it learns that it is gone.
     vi.device.wake_sleepers();
+    notify::settle(ended);
     Ok(())
 }
 
 /// Ends a VI in whatever state it is, with whatever is on its queues.
-fn release_vi(vi: &'static ViShared, poller: &mut Poller) {
+fn release_vi(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec<Ended>) {
     {
         let _ends = vi.close_ends();
         vi.retire();
@@ -244,11 +252,12 @@ fn release_vi(vi: &'static ViShared, poller: &mut Poller) {
     if !poller.engine.destroy_vi(vi.index) {
         log::error!("NIC {}: a VI could not be released", vi.device.config.name);
     }
-    detach(vi, poller);
+    detach(vi, poller, ended);
 }
 
 /// Takes a VI that ended out of the poller and off its completion queues.
-fn detach(vi: &'static ViShared, poller: &mut Poller) {
+fn detach(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec<Ended>) {
+    ended.extend(vi.notify.end());
     let place = poller.path.vis.get_mut(vi.index.0 as usize);
     let Some(path) = place.and_then(Option::take) else {
         return;
@@ -257,7 +266,7 @@ fn detach(vi: &'static ViShared, poller: &mut Poller) {
         let last = cq.attached.fetch_sub(1, Ordering::Relaxed) == 1;
         // A queue that outlived its opening for the sake of this VI.
         if last && !vi.device.instances.is_open(cq.instance()) {
-            retire_cq(cq);
+            ended.extend(cq::retire(cq));
         }
     }
 }
@@ -282,55 +291,6 @@ fn end_connection(vi: &'static ViShared, poller: &mut Poller) {
     poller.path.flush();
 }
 
-/// Makes a completion queue (VIPL 3.6.1).
-pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) -> Outcome<u64> {
-    if entries == 0 {
-        return Err(ControlError::InvalidParameter);
-    }
-    if entries > u64::from(device.config.max_cq_entries) {
-        return Err(ControlError::Resource);
-    }
-    let mut held = device.hold();
-    poller_for(&mut held, device, instance)?;
-    for index in 0..device.cqs.len() {
-        let Some(cq) = device
-            .cqs
-            .get_or_make(index, || CqShared::new(device, index))
-        else {
-            break;
-        };
-        if cq.live_handle() == 0 {
-            // SAFETY: we hold the turn.
-            unsafe { cq.ring.reset(entries as u32) };
-            return Ok(cq.revive(instance));
-        }
-    }
-    Err(ControlError::Resource)
-}
-
-/// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
-pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
-    let held = cq.device.hold();
-    if !cq.is_live(handle) {
-        return Err(ControlError::InvalidParameter);
-    }
-    if cq.attached.load(Ordering::Relaxed) > 0 {
-        return Err(ControlError::Resource);
-    }
-    retire_cq(cq);
-    drop(held);
-    // Whoever waits on it learns that it is gone.
-    cq.device.wake_sleepers();
-    Ok(())
-}
-
-/// Ends a completion queue and gives its memory back. The caller holds the turn.
-fn retire_cq(cq: &'static CqShared) {
-    cq.retire();
-    // SAFETY: we hold the turn.
-    unsafe { cq.ring.discard() };
-}
-
 /// Is a tag used by a VI or a region?
 pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
     device.regions.uses_tag(tag)
@@ -341,15 +301,20 @@ pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
 }
 
 /// Releases whatever an opening that ended still owns (VIPL 3.1.2); `conns` are the requests
-/// that it was told of and did not answer.
-pub(crate) fn release_instance(device: &'static Device, instance: u64, conns: &[ConnId]) {
+/// that it was told of and did not answer. The notifiers of its queues are left to the caller.
+pub(crate) fn release_instance(
+    device: &'static Device,
+    instance: u64,
+    conns: &[ConnId],
+) -> Vec<Ended> {
+    let mut ended = Vec::new();
     let mut held = device.hold();
     let Some(poller) = held.as_mut() else {
-        return;
+        return ended;
     };
     for vi in device.vis.iter() {
         if vi.live_handle() != 0 && vi.instance() == instance {
-            release_vi(vi, poller);
+            release_vi(vi, poller, &mut ended);
         }
     }
     for cq in device.cqs.iter() {
@@ -357,8 +322,9 @@ pub(crate) fn release_instance(device: &'static Device, instance: u64, conns: &[
             continue;
         }
         if cq.attached.load(Ordering::Relaxed) == 0 {
-            retire_cq(cq);
+            ended.extend(cq::retire(cq));
         } else {
+            ended.extend(cq.notify.end());
             log::warn!(
                 "NIC {}: a completion queue outlives its opening: VIs of another one use it",
                 device.config.name
@@ -373,6 +339,7 @@ pub(crate) fn release_instance(device: &'static Device, instance: u64, conns: &[
     poller.path.flush();
     device.regions.deregister_all(instance);
     device.announce(poller);
+    ended
 }
 
 /// Waits for a connection request (VIPL 3.3.1).

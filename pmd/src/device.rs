@@ -17,6 +17,7 @@ use crate::events::EventQueue;
 use crate::fork::{self, Opening};
 use crate::instance::{self, Instances};
 use crate::memory::table::{RegionLimits, RegionTable};
+use crate::notify;
 use crate::open::{self, OpenError};
 use crate::poller::Poller;
 use crate::progress::{self, Rest};
@@ -399,21 +400,22 @@ fn find_or_make(config: &NicConfig) -> Result<&'static Device, OpenError> {
 /// returns, no handler of the opening runs, unless it is called from one. False if the
 /// opening was ended already.
 pub(crate) fn close(device: &'static Device, instance: u64) -> bool {
-    let (closed, threads) = {
+    let (closed, ended, threads) = {
         let _opening = Opening::begin();
         let Some(closed) = device.instances.close(instance) else {
             return false;
         };
-        crate::control::release_instance(device, instance, closed.conns());
+        let ended = crate::control::release_instance(device, instance, closed.conns());
         let threads = if device.instances.count() == 0 {
             device.take_down()
         } else {
             Vec::new()
         };
-        (closed, threads)
+        (closed, ended, threads)
     };
     // Whoever waits for something of this opening learns that it is gone.
     device.wake_sleepers();
+    notify::settle(ended);
     device.instances.await_handler(instance);
     device.join(threads);
     // The handler goes last and outside of every lock: it may own things of the program's.

@@ -220,14 +220,19 @@ thread_local! {
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Is this a call from inside an error handler?
+/// Is this a call from inside a handler: for errors, or of a notify call?
 pub(crate) fn in_handler() -> bool {
     IN_HANDLER.get()
 }
 
+/// From now on this thread calls handlers and does nothing else.
+pub(crate) fn enter_handlers() {
+    IN_HANDLER.set(true);
+}
+
 /// The thread that calls the handlers, until the NIC goes down.
 pub(crate) fn deliver(device: &'static Device, epoch: u32) {
-    IN_HANDLER.set(true);
+    enter_handlers();
     while let Some(event) = device.events.next(epoch) {
         if event.instance != 0 {
             deliver_one(device, &event);

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`nic`] | calls by handle: what the front end is made of |
 //! | [`work`] | of these, the calls of the data path: post, done, wait |
+//! | [`notify`] | of these, the calls that have a handler called, and its threads |
 //! | [`config`] | the configuration file |
 //! | [`descriptor`] | the layout of descriptors in application memory |
 //! | `post` | a descriptor parsed and copied once |
@@ -47,6 +48,7 @@ pub mod config;
 pub mod descriptor;
 pub mod events;
 pub mod nic;
+pub mod notify;
 pub mod work;
 
 pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};

@@ -16,7 +16,7 @@ use crate::instance::Handler;
 use crate::memory::RegionError;
 use crate::open::OpenError;
 use crate::sys;
-use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_at, vi_of};
+use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
 
 fn nic(handle: u64) -> Outcome<&'static Device> {
     let raw = RawHandle::unpack(handle);
@@ -200,7 +200,13 @@ pub fn create_cq(handle: u64, entries: u64) -> Outcome<u64> {
 
 /// Ends a completion queue (VIPL 3.6.2).
 pub fn destroy_cq(handle: u64) -> Outcome<()> {
-    control::destroy_cq(cq_at(handle).ok_or(ControlError::InvalidParameter)?, handle)
+    control::destroy_cq(cq_of(handle).ok_or(ControlError::InvalidParameter)?, handle)
+}
+
+/// Changes how many entries a completion queue holds at least (VIPL 3.6.3).
+pub fn resize_cq(handle: u64, entries: u64) -> Outcome<()> {
+    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    control::resize_cq(cq, handle, entries)
 }
 
 /// Makes a VI (VIPL 3.2.1); 0 for a completion queue means none.

@@ -8,6 +8,7 @@ use vi_engine::{EndpointState, ViIndex};
 
 use crate::cq::{CompletionRing, Entry};
 use crate::device::{Device, device_of};
+use crate::notify::{CqSource, NotifySlot, ViNotify};
 use crate::queue::{PostEnd, ReapEnd, WorkQueue};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::token::Held;
@@ -93,6 +94,8 @@ pub(crate) struct ViShared {
     pub(crate) settings: Mutex<ViSettings>,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
+    /// Apart, so that what the data path reads lies close together.
+    pub(crate) notify: Box<ViNotify>,
 }
 
 impl ViShared {
@@ -114,6 +117,7 @@ impl ViShared {
             settings: Mutex::new(ViSettings::default()),
             send: WorkQueue::new(depth),
             recv: WorkQueue::new(depth),
+            notify: Box::new(ViNotify::new()),
         }
     }
 
@@ -200,6 +204,7 @@ pub(crate) struct CqShared {
     /// Work queues attached.
     pub(crate) attached: AtomicU32,
     pub(crate) ring: CompletionRing,
+    pub(crate) notify: Box<NotifySlot<CqSource>>,
 }
 
 impl CqShared {
@@ -212,6 +217,7 @@ impl CqShared {
             instance: AtomicU64::new(0),
             attached: AtomicU32::new(0),
             ring: CompletionRing::new(),
+            notify: Box::new(NotifySlot::new()),
         }
     }
 
@@ -239,6 +245,13 @@ impl CqShared {
 
     pub(crate) fn instance(&self) -> u64 {
         self.instance.load(Ordering::Relaxed)
+    }
+
+    /// Entries for every descriptor that can be posted on the attached work queues.
+    pub(crate) fn needed_entries(&self) -> u32 {
+        let depth = self.device.config.max_descriptors_per_queue;
+        let queues = self.attached.load(Ordering::Relaxed);
+        queues.saturating_mul(depth.next_power_of_two())
     }
 }
 

@@ -40,7 +40,7 @@ pub enum WhenFull {
 
 impl ViShared {
     #[inline]
-    fn queue(&self, queue: Queue) -> &WorkQueue {
+    pub(crate) fn queue(&self, queue: Queue) -> &WorkQueue {
         match queue {
             Queue::Send => &self.send,
             Queue::Receive => &self.recv,
@@ -181,8 +181,9 @@ pub enum Done {
     Empty,
 }
 
+/// Takes the head of a work queue without a turn.
 #[inline]
-fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
+pub(crate) fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
     let queue = vi.queue(queue);
     if !queue.has_complete() {
         return if !vi.is_live(handle) {
@@ -248,8 +249,9 @@ pub struct CqEntry {
     pub receive: bool,
 }
 
+/// Takes the oldest entry that still names a descriptor, without a turn.
 #[inline]
-fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
+pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
     if !cq.ring.has_entry() {
         return if cq.is_live(handle) {
             Ok(None)

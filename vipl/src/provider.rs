@@ -25,9 +25,11 @@ use crate::types::{
 
 mod attributes;
 mod management;
+mod notify;
 
 pub use attributes::{set_mem_attributes, set_vi_attributes};
 pub use management::autodiscovery;
+pub use notify::{cq_notify, recv_notify, send_notify};
 
 thread_local! {
     static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -68,6 +70,7 @@ impl From<ControlError> for VipError {
             ControlError::Reject => Self::Reject,
             ControlError::NoMatch => Self::NoMatch,
             ControlError::NotReachable => Self::NotReachable,
+            ControlError::QueueEmpty => Self::DescriptorError,
         }
     }
 }
@@ -219,6 +222,12 @@ pub fn create_cq(nic_handle: NicHandle, entries: u64) -> Result<CqHandle> {
 /// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
 pub fn destroy_cq(cq: CqHandle) -> Result<()> {
     Ok(nic::destroy_cq(cq.into_raw())?)
+}
+
+/// Changes how many entries a completion queue holds at least (VIPL 3.6.3). What is in it stays,
+/// in its order; it always has an entry for every descriptor that can be posted on its work queues.
+pub fn resize_cq(cq: CqHandle, entries: u64) -> Result<()> {
+    Ok(nic::resize_cq(cq.into_raw(), entries)?)
 }
 
 /// Makes a VI (VIPL 3.2.1).

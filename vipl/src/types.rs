@@ -266,6 +266,15 @@ pub enum Done {
     NotDone,
 }
 
+/// A descriptor that came off its queue for a notify handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// The descriptor, back with the program.
+    pub descriptor: *mut RawDescriptor,
+    /// Its status word, as in its control segment.
+    pub status: u32,
+}
+
 /// An entry of a completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqEntry {

@@ -10,8 +10,8 @@ use crate::cq::CompletionQueue;
 use crate::descriptor::{Completed, Descriptor, PostError, Status};
 use crate::nic::{NicShared, Ptag};
 use crate::{
-    Done, NetAddress, ReliabilityLevel, Result, Timeout, ViAttributes, ViHandle, ViInfo, ViState,
-    VipError, provider,
+    Done, NetAddress, NicHandle, RawDescriptor, ReliabilityLevel, Result, Returned, Timeout,
+    ViAttributes, ViHandle, ViInfo, ViState, VipError, provider,
 };
 
 mod change;
@@ -110,6 +110,26 @@ impl ViBuilder {
             _recv_cq: self.recv_cq,
             _nic: self.nic,
         })
+    }
+}
+
+/// The owner of a descriptor that a queue of a [`Vi`] gave back.
+#[inline]
+fn take_back(descriptor: *mut RawDescriptor, status: u32) -> Option<Completed> {
+    // A queue gives back what was posted, which is never null.
+    let raw = NonNull::new(descriptor)?;
+    // SAFETY: only `post` puts descriptors into the queues of a `Vi` (whoever posts to its handle by the provider's
+    // unsafe calls answers for it); the provider gives each back once, when it has finished.
+    let descriptor = unsafe { Descriptor::from_raw(raw) };
+    Some(Completed::new(descriptor, Status::from_raw(status)))
+}
+
+/// What the provider calls in place of `handler`.
+fn give_back_to(
+    handler: impl FnOnce(Option<Completed>) + Send + 'static,
+) -> impl FnOnce(NicHandle, Option<Returned>) + Send + 'static {
+    move |_nic, returned| {
+        handler(returned.and_then(|Returned { descriptor, status }| take_back(descriptor, status)));
     }
 }
 
@@ -255,18 +275,45 @@ impl Vi {
         Self::reap(provider::recv_wait(self.handle, timeout)?)
     }
 
+    /// Has `handler` called once, with the next descriptor that the send queue gives back, on a thread of the queue's
+    /// own [VIPL 3.5.9]. Several handlers are called in the order in which they were given, one descriptor each; when
+    /// the queue becomes empty, those that are left are called with `None`.
+    ///
+    /// A handler may make any call: post, ask to be called again, disconnect, drop the VI. It may own the VI by an
+    /// `Arc`, which keeps the VI until it is called: [`Self::disconnect`] sees to that, since everything posted comes
+    /// back. When the VI is dropped, handlers that were not called are dropped; one that is being called has returned
+    /// when the drop has, unless that drop is part of a handler. While handlers wait, `send_done` and `send_wait` may
+    /// take descriptors from under them.
+    ///
+    /// # Errors
+    /// [`VipError::DescriptorError`] when nothing is posted; [`VipError::ErrorResource`] when the queue reports to a
+    /// completion queue, when `max_notifies_per_queue` handlers wait already, or when no thread can be started.
+    pub fn send_notify(
+        &self,
+        handler: impl FnOnce(Option<Completed>) + Send + 'static,
+    ) -> Result<()> {
+        provider::send_notify(self.handle, give_back_to(handler))
+    }
+
+    /// As [`Self::send_notify`], of the receive queue [VIPL 3.5.10].
+    ///
+    /// # Errors
+    /// As for [`Self::send_notify`].
+    pub fn recv_notify(
+        &self,
+        handler: impl FnOnce(Option<Completed>) + Send + 'static,
+    ) -> Result<()> {
+        provider::recv_notify(self.handle, give_back_to(handler))
+    }
+
     #[inline]
     fn reap(done: Done) -> Result<Option<Completed>> {
         match done {
             Done::Empty => Ok(None),
             Done::NotDone => Err(VipError::NotDone),
-            Done::Completed { descriptor, status } => {
-                let raw = NonNull::new(descriptor).ok_or(VipError::DescriptorError)?;
-                // SAFETY: only `post` puts descriptors into the queues of this VI (whoever posts to its handle by the
-                // provider's unsafe calls answers for it); the provider gives each back once, when it has finished.
-                let descriptor = unsafe { Descriptor::from_raw(raw) };
-                Ok(Some(Completed::new(descriptor, Status::from_raw(status))))
-            }
+            Done::Completed { descriptor, status } => take_back(descriptor, status)
+                .map(Some)
+                .ok_or(VipError::DescriptorError),
         }
     }
 }

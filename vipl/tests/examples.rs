@@ -47,15 +47,19 @@ impl Drop for Run {
 
 #[test]
 fn echo_clients_get_back_what_they_sent() {
+    echo_through("echo_server");
+}
+
+#[test]
+fn echo_clients_get_back_what_they_sent_to_handlers() {
+    echo_through("echo_notify");
+}
+
+fn echo_through(server: &str) {
     const CLIENTS: usize = 3;
-    let mut run = Run::new("echo");
+    let mut run = Run::new(server);
     let count = CLIENTS.to_string();
-    run.server = Some(
-        run.example("echo_server")
-            .args(["-c", &count])
-            .spawn()
-            .unwrap(),
-    );
+    run.server = Some(run.example(server).args(["-c", &count]).spawn().unwrap());
     let clients: Vec<Child> = (0..CLIENTS)
         .map(|_| {
             let mut client = run.example("echo_client");

@@ -428,11 +428,42 @@ extern VIP_RETURN VipCQWait(IN VIP_CQ_HANDLE CQHandle,
                             OUT VIP_VI_HANDLE *ViHandle,
                             OUT VIP_BOOLEAN *RecvQueue);
 
+/*
+ * The Notify calls have Handler called once, with the next descriptor or entry that nobody asked
+ * for before, on a thread of the queue's own. DescriptorPtr is NULL when the queue became empty.
+ * Handler may make any call. VipDestroyVi, VipDestroyCQ and VipCloseNic cancel what was not called
+ * yet and wait for a Handler that is running, unless they are called from one.
+ */
+extern VIP_RETURN VipSendNotify(IN VIP_VI_HANDLE ViHandle,
+                                IN VIP_PVOID Context,
+                                IN void (*Handler)(IN VIP_PVOID Context,
+                                                   IN VIP_NIC_HANDLE NicHandle,
+                                                   IN VIP_VI_HANDLE ViHandle,
+                                                   IN VIP_DESCRIPTOR *DescriptorPtr));
+
+extern VIP_RETURN VipRecvNotify(IN VIP_VI_HANDLE ViHandle,
+                                IN VIP_PVOID Context,
+                                IN void (*Handler)(IN VIP_PVOID Context,
+                                                   IN VIP_NIC_HANDLE NicHandle,
+                                                   IN VIP_VI_HANDLE ViHandle,
+                                                   IN VIP_DESCRIPTOR *DescriptorPtr));
+
+extern VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle,
+                              IN VIP_PVOID Context,
+                              IN void (*Handler)(IN VIP_PVOID Context,
+                                                 IN VIP_NIC_HANDLE NicHandle,
+                                                 IN VIP_VI_HANDLE ViHandle,
+                                                 IN VIP_BOOLEAN RecvQueue));
+
 extern VIP_RETURN VipCreateCQ(IN VIP_NIC_HANDLE NicHandle,
                               IN VIP_ULONG EntryCount,
                               OUT VIP_CQ_HANDLE *CQHandle);
 
 extern VIP_RETURN VipDestroyCQ(IN VIP_CQ_HANDLE CQHandle);
+
+/* What is in the queue stays, and it always holds what the VIs attached to it can complete. */
+extern VIP_RETURN VipResizeCQ(IN VIP_CQ_HANDLE CQHandle,
+                              IN VIP_ULONG EntryCount);
 
 /* ------------------------------------------------------------------------
  * Name service

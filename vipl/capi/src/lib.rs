@@ -18,8 +18,9 @@
 //! | `attributes` | VipSetViAttributes VipSetMemAttributes |
 //! | `management` | VipQuerySystemManagementInfo |
 //! | `nic` | VipOpenNic VipCloseNic VipQueryNic VipErrorCallback |
-//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ |
+//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ VipResizeCQ |
 //! | `queue` | VipPostSend VipPostRecv, the Done and Wait calls, VipCQDone VipCQWait |
+//! | `notify` | VipSendNotify VipRecvNotify VipCQNotify |
 //! | `connect` | VipConnectWait VipConnectAccept VipConnectReject VipConnectRequest VipDisconnect |
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
@@ -33,6 +34,7 @@ mod management;
 mod memory;
 mod name;
 mod nic;
+mod notify;
 mod pointer;
 mod queue;
 mod types;
@@ -46,12 +48,14 @@ pub use management::VipQuerySystemManagementInfo;
 pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, VipRegisterMem};
 pub use name::{VipNSGetHostByAddr, VipNSGetHostByName, VipNSInit, VipNSShutdown};
 pub use nic::{VipCloseNic, VipErrorCallback, VipOpenNic, VipQueryNic};
+pub use notify::{VipCQNotify, VipRecvNotify, VipSendNotify};
 pub use queue::{
     VipCQDone, VipCQWait, VipPostRecv, VipPostSend, VipRecvDone, VipRecvWait, VipSendDone,
     VipSendWait,
 };
 pub use types::{
-    ErrorHandlerFn, RawHandle, VipAutodiscoveryList, VipBoolean, VipErrorDescriptor,
-    VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong, VipViAttributes,
+    CqHandlerFn, ErrorHandlerFn, QueueHandlerFn, RawHandle, VipAutodiscoveryList, VipBoolean,
+    VipErrorDescriptor, VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong,
+    VipViAttributes,
 };
-pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi};
+pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi, VipResizeCQ};

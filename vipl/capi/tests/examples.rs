@@ -66,6 +66,44 @@ fn eight_clients_at_once() {
     assert_eq!(printed.matches(&told).count(), 8, "{printed}");
 }
 
+/// The same by handlers, in both languages; one of the clients is killed in the middle of its work.
+fn clients_at_a_notify_server(installation: &Installation, server: Running) {
+    let endless = start(
+        installation,
+        "EchoClient",
+        &["-i", "1000000000", "-s", "64", "localhost"],
+    );
+    let clients: Vec<Running> = (0..4)
+        .map(|_| start(installation, "EchoClient", &["-i", "50", "localhost"]))
+        .collect();
+    for client in clients {
+        let printed = client.succeed();
+        assert!(
+            printed.contains(&format!("{}, 0 errors", totals(50))),
+            "{printed}"
+        );
+    }
+    endless.kill();
+    let printed = server.succeed();
+    assert_eq!(printed.matches(&totals(50)).count(), 4, "{printed}");
+}
+
+#[test]
+fn clients_at_a_c_server_of_handlers() {
+    let installation = Installation::new("notify-c");
+    installation.make_examples();
+    let server = serve(&installation, "EchoNotify", &["-c", "5"]);
+    clients_at_a_notify_server(&installation, server);
+}
+
+#[test]
+fn clients_at_a_rust_server_of_handlers() {
+    let installation = Installation::new("notify-rust");
+    installation.make_examples();
+    let server = serve_at(&installation, &rust_example("echo_notify"), &["-c", "5"]);
+    clients_at_a_notify_server(&installation, server);
+}
+
 /// Programs of both languages are on one network: a C client at a Rust server.
 #[test]
 fn c_clients_at_a_rust_server() {

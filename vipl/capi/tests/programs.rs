@@ -148,6 +148,21 @@ fn limits_under_valgrind() {
 }
 
 #[test]
+fn notify_shared() {
+    run("notify", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn notify_static() {
+    run("notify", Linkage::Static, Run::Plain);
+}
+
+#[test]
+fn notify_under_valgrind() {
+    run("notify", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
 fn fuzz_shared() {
     run("fuzz", Linkage::Shared, Run::Plain);
 }

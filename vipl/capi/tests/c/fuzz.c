@@ -220,6 +220,25 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     (void)error;
 }
 
+/* Called with a descriptor that may be garbage by now; the pointer is not followed. */
+static void on_queue(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
+                     VIP_DESCRIPTOR *descriptor)
+{
+    (void)context;
+    (void)nic;
+    (void)vi;
+    (void)descriptor;
+}
+
+static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
+                     VIP_BOOLEAN recv_queue)
+{
+    (void)context;
+    (void)nic;
+    (void)vi;
+    (void)recv_queue;
+}
+
 /* --- calls ----------------------------------------------------------------------------------- */
 
 static VIP_RETURN any_nic_call(unsigned which)
@@ -313,11 +332,15 @@ static VIP_RETURN any_vi_call(unsigned which)
     case 9: return VipSendWait(any_handle(), any_timeout(), any_pointer());
     case 10: return VipRecvWait(any_handle(), any_timeout(), any_pointer());
     case 11: return VipCQDone(any_handle(), any_pointer(), any_pointer());
+    case 12: return VipSendNotify(any_handle(), any_pointer(), below(8) ? on_queue : NULL);
+    case 13: return VipRecvNotify(any_handle(), any_pointer(), below(8) ? on_queue : NULL);
+    case 14: return VipCQNotify(any_handle(), any_pointer(), below(8) ? on_entry : NULL);
+    case 15: return VipResizeCQ(any_handle(), below(4) ? below(100) : any_number());
     default: return VipCQWait(any_handle(), any_timeout(), any_pointer(), any_pointer());
     }
 }
 
-enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 13, CHANGES = 3 };
+enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 17, CHANGES = 3 };
 
 static VIP_RETURN any_call(void)
 {

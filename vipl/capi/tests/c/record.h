@@ -43,6 +43,10 @@
 #define VipSetMemAttributes(...) RECORDED(VipSetMemAttributes, VipSetMemAttributes(__VA_ARGS__))
 #define VipQuerySystemManagementInfo(...) \
     RECORDED(VipQuerySystemManagementInfo, VipQuerySystemManagementInfo(__VA_ARGS__))
+#define VipResizeCQ(...) RECORDED(VipResizeCQ, VipResizeCQ(__VA_ARGS__))
+#define VipSendNotify(...) RECORDED(VipSendNotify, VipSendNotify(__VA_ARGS__))
+#define VipRecvNotify(...) RECORDED(VipRecvNotify, VipRecvNotify(__VA_ARGS__))
+#define VipCQNotify(...) RECORDED(VipCQNotify, VipCQNotify(__VA_ARGS__))
 #define VipNSInit(...) RECORDED(VipNSInit, VipNSInit(__VA_ARGS__))
 #define VipNSGetHostByName(...) RECORDED(VipNSGetHostByName, VipNSGetHostByName(__VA_ARGS__))
 #define VipNSGetHostByAddr(...) RECORDED(VipNSGetHostByAddr, VipNSGetHostByAddr(__VA_ARGS__))

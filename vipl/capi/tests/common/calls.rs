@@ -180,6 +180,23 @@ pub(crate) const CALLS: &[Call] = &[
         (TIMEOUT, Test("loop", "waits")),
         (ERROR_RESOURCE, Never(ONLY_LOCAL)),
     ] },
+    Call { name: "VipSendNotify", clause: "3.5.9", answers: &[
+        (SUCCESS, Test("notify", "in_order")),
+        (INVALID_PARAMETER, Test("notify", "refused")),
+        (DESCRIPTOR_ERROR, Test("notify", "refused")),
+        (ERROR_RESOURCE, Test("notify", "refused")),
+    ] },
+    Call { name: "VipRecvNotify", clause: "3.5.10", answers: &[
+        (SUCCESS, Test("notify", "in_order")),
+        (INVALID_PARAMETER, Test("notify", "refused")),
+        (DESCRIPTOR_ERROR, Test("notify", "refused")),
+        (ERROR_RESOURCE, Test("notify", "limited")),
+    ] },
+    Call { name: "VipCQNotify", clause: "3.5.11", answers: &[
+        (SUCCESS, Test("notify", "by_entry")),
+        (INVALID_PARAMETER, Test("notify", "refused")),
+        (ERROR_RESOURCE, Test("notify", "limited")),
+    ] },
     Call { name: "VipCreateCQ", clause: "3.6.1", answers: &[
         (SUCCESS, Test("args", "queue_calls")),
         (INVALID_PARAMETER, Test("args", "queue_calls")),
@@ -189,6 +206,11 @@ pub(crate) const CALLS: &[Call] = &[
         (SUCCESS, Test("args", "queue_calls")),
         (INVALID_PARAMETER, Test("args", "queue_calls")),
         (ERROR_RESOURCE, Test("loop", "completion_queue")),
+    ] },
+    Call { name: "VipResizeCQ", clause: "3.6.3", answers: &[
+        (SUCCESS, Test("notify", "resized")),
+        (INVALID_PARAMETER, Test("notify", "resized")),
+        (ERROR_RESOURCE, Test("notify", "resized")),
     ] },
     Call { name: "VipQueryNic", clause: "3.7.1", answers: &[
         (SUCCESS, Test("args", "open_and_names")),

@@ -186,7 +186,7 @@ fn nics(id: &str) -> String {
          [[nic]]\nname = \"SMALL\"\nport = \"shm\"\nsegment = \"small-{id}\"\n\
          ulp_timeout_ms = 240000\n\
          max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_transfer_bytes = 8388608\n\
+         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\nmax_transfer_bytes = 8388608\n\
          neighbour = [{{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }}, \
          {{ host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }}]\n\
          [[nic]]\nname = \"FRAGILE\"\nport = \"shm\"\nsegment = \"fragile-{id}\"\n\
