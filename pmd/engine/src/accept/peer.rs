@@ -114,14 +114,11 @@ impl Engine {
         request: &ConnectRequest,
         host: &mut H,
     ) {
-        let s_id = frame.fc.s_id;
-        // Another port outranks all requests of this one, so none there can have accepted it.
-        let knows = (s_id != self.config.n_port_id).then_some(s_id);
-        self.cancel_request(now_ns, vi, knows, host);
+        self.cancel_request(now_ns, vi, None, host);
         let handle = self.new_handle(vi, host);
         let first_msg_id = host.random();
         let link = Link {
-            peer: s_id,
+            peer: frame.fc.s_id,
             peer_handle: request.vi_handle,
             connection_id: iu.header.connection_id(),
             at: Sequence::answering(&frame.fc),

@@ -384,8 +384,9 @@ impl Engine {
             }
             let may_hold_it = match mode {
                 ConnectMode::ClientServer => target.asked && target.is_open(),
-                // No port keeps a peer request that it answered.
-                ConnectMode::PeerToPeer => target.exchange.is_some() && target.is_open(),
+                // No port keeps a peer request. One that accepted it says so until it is
+                // answered: then it is told.
+                ConnectMode::PeerToPeer => false,
             };
             if Some(target.id) != keep && may_hold_it {
                 let farewell = Farewell {
