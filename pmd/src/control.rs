@@ -1,6 +1,10 @@
 //! The calls on a NIC that are not on the data path: create, destroy, register,
 //! connect. Each takes the NIC's turn for a moment; none of them waits in it.
 
+mod peer;
+
+pub(crate) use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
+
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -466,6 +470,11 @@ pub(crate) fn connect_reject(device: &'static Device, conn: ConnId) -> Outcome<(
     Ok(())
 }
 
+/// A limit as the engine counts it.
+fn timeout_ns(limit: Option<Duration>) -> Option<u64> {
+    limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Requests a connection (VIPL 3.3.4).
 pub(crate) fn connect_request(
     vi: &'static ViShared,
@@ -483,7 +492,7 @@ pub(crate) fn connect_request(
             local: *local,
             remote: *remote,
             targets: &targets,
-            timeout_ns: limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX)),
+            timeout_ns: timeout_ns(limit),
         };
         poller
             .engine

@@ -284,7 +284,8 @@ fn one_that_left_the_pool_is_not_connected() {
 fn half_a_connection_goes_back_into_the_pool() {
     // The server's port is the higher one: its VI sends RESP2, the client's RESP1.
     let halves = [(CLIENT, Resp2), (SERVER, Resp3)];
-    let ends: [(&str, fn(&mut Net, usize, ViIndex)); 3] = [
+    type End = fn(&mut Net, usize, ViIndex);
+    let ends: [(&str, End); 3] = [
         ("left", |net, node, vi| net.disconnect(node, vi)),
         ("died", |net, node, _| {
             net.wire.cut = true;

@@ -289,11 +289,15 @@ static VIP_RETURN any_vi_call(unsigned which)
     case 9: return VipSendWait(any_handle(), any_timeout(), any_pointer());
     case 10: return VipRecvWait(any_handle(), any_timeout(), any_pointer());
     case 11: return VipCQDone(any_handle(), any_pointer(), any_pointer());
+    case 12:
+        return VipConnectPeerRequest(any_handle(), any_address(), any_address(), any_timeout());
+    case 13: return VipConnectPeerDone(any_handle(), any_pointer());
+    case 14: return VipConnectPeerWait(any_handle(), any_pointer());
     default: return VipCQWait(any_handle(), any_timeout(), any_pointer(), any_pointer());
     }
 }
 
-enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 13 };
+enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 16 };
 
 static VIP_RETURN any_call(void)
 {
