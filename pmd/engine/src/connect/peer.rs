@@ -18,7 +18,7 @@
 //!    +-- time-out, other attributes: Idle, with an outcome
 //! ```
 
-use fcvi_frame::connect::{ConnectRequest, NetAddress};
+use fcvi_frame::connect::{ConnectRequest, HostAddress, NetAddress};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::ConnectMode;
 
@@ -68,6 +68,12 @@ impl PeerRequest {
 
     pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, ConnectError>) {
         self.outcome = Some(outcome);
+    }
+
+    fn port_came(&mut self, id: NPortId) {
+        if !self.targets.contains(&id) {
+            self.targets.push(id);
+        }
     }
 
     pub(crate) fn port_gone(&mut self, id: NPortId) {
@@ -122,6 +128,36 @@ impl Engine {
         let mode = ConnectMode::PeerToPeer;
         self.start_request(now_ns, vi, mode, command, deadline_ns, host);
         Ok(())
+    }
+
+    /// A port of this host came: the requests in the pool that ask for the host ask it, too.
+    /// Until [`Engine::peer_lost`] says that it went.
+    pub fn port_joined<H: Host>(
+        &mut self,
+        now_ns: u64,
+        address: HostAddress,
+        id: NPortId,
+        host: &mut H,
+    ) {
+        let interval_ns = self.config.peer_retry_ns;
+        for slot in 0..self.endpoints.len() {
+            let vi = ViIndex(slot as u32);
+            let Some(ep) = self.endpoint_mut(vi) else {
+                continue;
+            };
+            let Some(request) = ep.peer_request.as_mut() else {
+                continue;
+            };
+            if request.is_over(now_ns) || request.remote.host != address {
+                continue;
+            }
+            request.port_came(id);
+            if let Phase::Requesting(attempt) = &mut ep.phase {
+                attempt.ask_also(id, now_ns, interval_ns);
+                self.ask_targets(now_ns, vi, host);
+                self.arm_connect_timer(vi);
+            }
+        }
     }
 
     /// The number of the VI's peer request, from the call until its outcome was taken.

@@ -50,6 +50,18 @@ pub(super) struct Target {
 }
 
 impl Target {
+    /// A port that is to be asked now.
+    fn new(id: NPortId, now_ns: u64, interval_ns: u64) -> Self {
+        Self {
+            id,
+            answer: Answer::Silent,
+            exchange: None,
+            asked: false,
+            ask_at_ns: now_ns,
+            interval_ns,
+        }
+    }
+
     pub(super) fn is_open(&self) -> bool {
         matches!(self.answer, Answer::Silent | Answer::Pending)
     }
@@ -77,6 +89,20 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// Asks this port, too, if it is not asked already.
+    pub(super) fn ask_also(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
+        let fresh = Target::new(id, now_ns, interval_ns);
+        match self.targets.iter_mut().find(|t| t.id == id) {
+            Some(target) if target.is_open() => {}
+            // Its exchange is abandoned when the next one is opened.
+            Some(target) => {
+                let exchange = target.exchange;
+                *target = Target { exchange, ..fresh };
+            }
+            None => self.targets.push(fresh),
+        }
+    }
+
     /// When it wants to be looked after.
     pub(super) fn next_attention_ns(&self) -> u64 {
         let asks = self.targets.iter().filter(|t| t.is_open());
@@ -177,14 +203,8 @@ impl Engine {
     ) {
         let handle = self.new_handle(vi, host);
         self.next_connection_id = self.next_connection_id.wrapping_add(1);
-        let asked = |id: &NPortId| Target {
-            id: *id,
-            answer: Answer::Silent,
-            exchange: None,
-            asked: false,
-            ask_at_ns: now_ns,
-            interval_ns: self.config.peer_retry_ns,
-        };
+        let interval_ns = self.config.peer_retry_ns;
+        let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
         let attempt = Attempt {
             mode,
             connection_id: self.next_connection_id,

@@ -245,6 +245,15 @@ impl Net {
         self.act(node, |engine, host| engine.peer_lost(now_ns, id, host));
     }
 
+    /// A node sees that another one came.
+    pub(crate) fn port_joined(&mut self, node: usize, other: usize) {
+        let (now_ns, id) = (self.now_ns, self.nodes[other].id);
+        let address = self.nodes[other].engine.config().host;
+        self.act(node, |engine, host| {
+            engine.port_joined(now_ns, address, id, host);
+        });
+    }
+
     pub(crate) fn outcome(
         &mut self,
         node: usize,

@@ -186,6 +186,55 @@ fn a_port_that_came_later_is_found() {
     }
 }
 
+/// Neither port knew the other one when its request was made; one sees the other, or both do.
+#[test]
+fn ports_that_learn_of_each_other_later_connect() {
+    for seed in 0..8 {
+        for seeing in [&[0][..], &[1], &[0, 1]] {
+            let mut net = host_of(2, seed);
+            let vis = [0, 1].map(|node| (node, net.create(node, params(RD))));
+            for (node, vi) in vis {
+                net.peer_request(node, vi, "x", &[node], None);
+            }
+            net.advance(S);
+            assert_eq!(pairs(&mut net, &vis), []);
+            net.wire.trace.clear();
+            for node in seeing {
+                net.port_joined(*node, 1 - node);
+                net.port_joined(*node, 1 - node);
+            }
+            assert_eq!(net.frames(seeing[0], Rqst).len(), 1, "asked once");
+            net.settle();
+            assert_eq!(pairs(&mut net, &vis), [(0, 1)], "{seeing:?}, seed {seed}");
+        }
+    }
+}
+
+/// A port that went and came again is asked again; one of another host is not.
+#[test]
+fn a_port_that_came_back_is_asked_again() {
+    let mut configs: Vec<_> = (0..3).map(config).collect();
+    configs[1].host = configs[0].host;
+    let mut net = Net::new(configs, 6);
+    let vi = net.create(0, params(RD));
+    net.wire.cut = true;
+    net.peer_request(0, vi, "x", &[0, 1], None);
+    net.peer_lost(0, 1);
+    net.wire.trace.clear();
+    net.port_joined(0, 2);
+    assert_eq!(net.frames(0, Rqst).len(), 0);
+    net.port_joined(0, 1);
+    assert_eq!(net.frames(0, Rqst).len(), 1);
+    net.disconnect(0, vi);
+    assert_eq!(net.nodes[0].engine.exchange_usage().0, 0);
+    // What is over asks nobody.
+    net.peer_request(0, vi, "x", &[0], Some(MS));
+    net.advance(MS);
+    net.wire.trace.clear();
+    net.port_joined(0, 1);
+    assert_eq!(net.frames(0, Rqst).len(), 0);
+}
+
 /// The other program dies while both requests are in the pool, and another one with its
 /// N_Port_ID asks.
 #[test]

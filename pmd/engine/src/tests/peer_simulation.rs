@@ -122,6 +122,9 @@ impl Simulation {
         }
         for other in (0..PORTS).filter(|other| *other != node) {
             self.net.peer_lost(other, node);
+            if self.rng.below(2) == 0 {
+                self.net.port_joined(other, node);
+            }
         }
     }
 
