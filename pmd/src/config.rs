@@ -193,6 +193,10 @@ pub struct NicConfig {
     pub probe_interval_ms: u64,
     /// After another program of a host said NO_MATCH, how long a silent one is waited for. Milliseconds.
     pub silent_port_ms: u64,
+    /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
+    /// quarter of FCVI_ULP_TIMEOUT; so is every other frame of a peer-to-peer connection that is not answered. It
+    /// only matters where frames are lost. Milliseconds.
+    pub peer_retry_ms: u64,
     /// Injected faults, for tests of programs.
     pub fault: Option<FaultConfig>,
     /// Write every frame to this pcapng file. For debugging: slow.
@@ -240,6 +244,7 @@ impl Default for NicConfig {
             ulp_timeout_ms: None,
             probe_interval_ms: 1000,
             silent_port_ms: 100,
+            peer_retry_ms: 10,
             fault: None,
             capture: None,
         }
@@ -386,6 +391,7 @@ impl NicConfig {
         within("e_d_tov_ms", self.e_d_tov_ms, 1, 3_600_000)?;
         within("r_a_tov_ms", self.r_a_tov_ms(), 1, 3_600_000)?;
         within("ulp_timeout_ms", self.ulp_timeout_ms(), 4, 7_200_000)?;
+        within("peer_retry_ms", self.peer_retry_ms, 1, 3_600_000)?;
         within("takeover_us", self.takeover_us, 10, 10_000_000)?;
         within("spin_us", self.spin_us, 0, 10_000_000)?;
         self.neighbours()?;

@@ -18,11 +18,12 @@ use crate::sync::Ordering;
 use crate::token::Held;
 use crate::vi::{ViSettings, ViShared, cq_of};
 
+pub(crate) mod attributes;
 mod cq;
+mod peer;
 
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
-
-pub(crate) mod attributes;
+pub(crate) use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
 
 /// Reliability level bits that are served: all three.
 pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
@@ -441,6 +442,11 @@ pub(crate) fn connect_reject(device: &'static Device, conn: ConnId) -> Outcome<(
     Ok(())
 }
 
+/// A limit as the engine counts it.
+fn timeout_ns(limit: Option<Duration>) -> Option<u64> {
+    limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Requests a connection (VIPL 3.3.4).
 pub(crate) fn connect_request(
     vi: &'static ViShared,
@@ -461,7 +467,7 @@ pub(crate) fn connect_request(
             local: *local,
             remote: *remote,
             targets: &targets,
-            timeout_ns: limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX)),
+            timeout_ns: timeout_ns(limit),
         };
         poller
             .engine

@@ -33,6 +33,11 @@ impl Neighbours {
         }
     }
 
+    /// The host that whoever joins the segment belongs to, as we do.
+    pub(crate) fn own_host(&self) -> HostAddress {
+        self.own_host
+    }
+
     pub(crate) fn joined(&mut self, id: NPortId) {
         if id == self.own_id {
             return;

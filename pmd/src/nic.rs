@@ -357,6 +357,32 @@ pub fn connect_request(
     control::connect_request(vi, vi_handle, local, remote, limit)
 }
 
+/// Asks a peer for a connection (VIPL 3.3.6); `None` for no time-out.
+pub fn connect_peer_request(
+    vi_handle: u64,
+    local: &NetAddress,
+    remote: &NetAddress,
+    limit: Option<Duration>,
+) -> Outcome<()> {
+    let vi = vi(vi_handle)?;
+    if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
+        return Err(ControlError::InvalidParameter);
+    }
+    control::connect_peer_request(vi, vi_handle, local, remote, limit)
+}
+
+/// The outcome of a peer request, once; `None` while it is in progress (VIPL 3.3.7).
+pub fn connect_peer_done(vi_handle: u64) -> Outcome<Option<Attributes>> {
+    let vi = vi(vi_handle)?;
+    vi.device.poll();
+    control::connect_peer_done(vi, vi_handle)
+}
+
+/// Waits for the outcome of a peer request (VIPL 3.3.8).
+pub fn connect_peer_wait(vi_handle: u64) -> Outcome<Attributes> {
+    control::connect_peer_wait(vi(vi_handle)?, vi_handle)
+}
+
 /// Ends a connection and flushes both queues (VIPL 3.3.5).
 pub fn disconnect(handle: u64) -> Outcome<()> {
     control::disconnect(vi(handle)?, handle)

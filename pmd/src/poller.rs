@@ -225,6 +225,8 @@ impl Poller {
             };
             if joined {
                 self.neighbours.joined(id);
+                let host = self.neighbours.own_host();
+                self.engine.port_joined(now_ns, host, id, &mut self.path);
             } else {
                 self.neighbours.left(id);
                 self.engine.peer_lost(now_ns, id, &mut self.path);

@@ -4,6 +4,10 @@
 //! [`VipError::InvalidParameter`]. Each function names the clause of the guide
 //! that it implements.
 
+mod peer;
+
+pub use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;

@@ -117,3 +117,24 @@ fn rdma_writes_arrive_as_they_were_sent() {
         "{said}"
     );
 }
+
+/// Four parts, of which each pair meets; whoever is started later finds the others waiting.
+#[test]
+fn parts_of_a_program_connect_with_each_other() {
+    const PARTS: usize = 4;
+    let run = Run::new("peers");
+    let parts: Vec<Child> = (0..PARTS)
+        .map(|rank| {
+            let words = [rank, PARTS].map(|number| number.to_string());
+            let mut part = run.example("peers");
+            part.args(words).stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for (rank, part) in parts.into_iter().enumerate() {
+        let output = part.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        let expected = format!("peers: part {rank} of {PARTS}: the sum is 6\n");
+        assert_eq!(said, expected);
+    }
+}

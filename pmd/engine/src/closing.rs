@@ -133,6 +133,7 @@ impl Engine {
             flags: disconnect::REPLY_EXPECTED | error,
             msg_id: 0,
             parameter: farewell.reason.to_parameter(),
+            port_name: 0,
             connection_id: farewell.connection_id,
         };
         if self.send_connection_iu(&iu, &[], host) {

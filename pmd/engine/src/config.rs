@@ -28,6 +28,10 @@ pub struct EngineConfig {
     pub ulp_timeout_ns: u64,
     /// After another port of the same host answered NO_MATCH, how long a silent one is waited for.
     pub silent_port_ns: u64,
+    /// A peer request that was not answered with a connection is sent again after so long, then
+    /// after four times that, and so on up to a quarter of FCVI_ULP_TIMEOUT; so are the other
+    /// IUs of a peer-to-peer connection. Not 0.
+    pub peer_retry_ns: u64,
     /// Ask a peer with open connections that it is still there when it was silent for so long;
     /// 0 if the port itself reports stations that go.
     pub probe_interval_ns: u64,
@@ -60,6 +64,7 @@ impl EngineConfig {
             r_a_tov_ns: u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
             ulp_timeout_ns: 2 * u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
             silent_port_ns: 100 * NS_PER_MS,
+            peer_retry_ns: 10 * NS_PER_MS,
             probe_interval_ns: 0,
             max_vi: 1024,
             max_incoming: 256,
@@ -68,5 +73,17 @@ impl EngineConfig {
             max_reads_accepted: 16,
             max_unanswered: 64,
         }
+    }
+
+    /// A request is sent four times in FCVI_ULP_TIMEOUT.
+    pub(crate) const fn retry_interval_ns(&self) -> u64 {
+        self.ulp_timeout_ns / 4
+    }
+
+    /// The interval of repetitions after this one.
+    pub(crate) fn slower(&self, interval_ns: u64) -> u64 {
+        interval_ns
+            .saturating_mul(4)
+            .min(self.retry_interval_ns().max(interval_ns))
     }
 }

@@ -86,6 +86,12 @@ counters! {
     DropIncomingFull => "drop_incoming_full",
     /// Connection requests nobody waited for.
     NoMatch => "no_match",
+    /// Peer requests of others that found none of ours in the pool.
+    PeerNotPosted => "peer_not_posted",
+    /// Peer requests of others that crossed one of ours which stands.
+    PeerCrossed => "peer_crossed",
+    /// Peer requests of ours that went back into the pool because half a connection failed.
+    PeerReturned => "peer_returned",
     /// Connection IUs that fit no procedure of ours.
     DropStrayConnect => "drop_stray_connect",
     /// Disconnects given up without a response.

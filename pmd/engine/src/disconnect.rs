@@ -29,7 +29,9 @@ impl Engine {
         self.forget_accepting(vi);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Idle;
-            if waiting {
+            // A peer request needs no outcome: there is none any more.
+            let asked_as_peer = ep.peer_request.take().is_some();
+            if waiting && !asked_as_peer {
                 ep.outcome = Some(Err(ConnectError::InvalidState));
             }
         }
@@ -163,6 +165,7 @@ impl Engine {
             flags: 0,
             msg_id: 0,
             parameter: reason.to_parameter(),
+            port_name: 0,
             connection_id,
         };
         // Without room the request is repeated.

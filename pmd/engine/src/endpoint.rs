@@ -2,14 +2,14 @@
 
 use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::{FCtl, NPortId};
-use fcvi_frame::flags::{WireReliability, message_request};
+use fcvi_frame::flags::{ConnectMode, WireReliability, message_request};
 use fcvi_frame::frame::HeaderTemplate;
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
 use crate::answer::Answers;
 use crate::closing::Farewell;
-use crate::connect::{ClientAttempt, ConnectError, RemoteVi};
+use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
 use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
@@ -87,11 +87,11 @@ pub enum EndpointState {
 #[derive(Debug)]
 pub(crate) enum Phase {
     Idle,
-    /// Client: RQST sent, no RESP1 that decides yet.
-    Requesting(Box<ClientAttempt>),
-    /// Client: RESP2 sent, RESP3 not seen.
+    /// Originator: RQST sent, no RESP1 that decides yet.
+    Requesting(Box<Attempt>),
+    /// Originator: RESP2 sent, RESP3 not seen.
     AwaitResponse3(Await),
-    /// Server: RESP1 sent, RESP2 not seen.
+    /// Responder: RESP1 sent, RESP2 not seen.
     AwaitResponse2(Await),
     Connected,
     Error,
@@ -102,6 +102,8 @@ pub(crate) enum Phase {
 pub(crate) struct Await {
     /// What asks for it was sent; until then the port had no room.
     pub(crate) asked: bool,
+    /// How long it is waited for once it is asked for again.
+    pub(crate) interval_ns: u64,
     /// When what asks for it is sent again.
     pub(crate) next_retry_ns: u64,
     /// When it is given up.
@@ -128,6 +130,7 @@ pub(crate) struct Link {
     pub(crate) at: Sequence,
     /// We asked for the connection.
     pub(crate) originator: bool,
+    pub(crate) mode: ConnectMode,
     /// The connect exchange is ours and still open.
     pub(crate) exchange_open: bool,
     pub(crate) remote: Attributes,
@@ -236,7 +239,10 @@ pub(crate) struct Endpoint {
     pub(crate) link: Option<Link>,
     pub(crate) tx: Option<Box<TxStream>>,
     pub(crate) rx: RxStream,
+    /// What became of a connect or accept call, until it is told.
     pub(crate) outcome: Option<Result<RemoteVi, ConnectError>>,
+    /// Its peer request, until its outcome is told.
+    pub(crate) peer_request: Option<Box<PeerRequest>>,
     /// The connection before, until the next one ends.
     pub(crate) former: Option<Former>,
 }
@@ -253,7 +259,22 @@ impl Endpoint {
             tx: None,
             rx: RxStream::default(),
             outcome: None,
+            peer_request: None,
             former: None,
+        }
+    }
+
+    /// A connection procedure starts: what an earlier one came to is told no more.
+    pub(crate) fn forget_outcomes(&mut self) {
+        self.outcome = None;
+        self.peer_request = None;
+    }
+
+    /// The connection procedure came to this.
+    pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, ConnectError>) {
+        match &mut self.peer_request {
+            Some(request) => request.conclude(outcome),
+            None => self.outcome = Some(outcome),
         }
     }
 

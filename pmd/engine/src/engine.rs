@@ -26,7 +26,7 @@ impl ViIndex {
 /// The protocol state of one N_Port.
 ///
 /// Verbs: [`Engine::handle_frame`], [`Engine::handle_timeout`], [`Engine::pump`],
-/// and the commands `connect`, `accept`, `reject`, `disconnect`, `listen`.
+/// and the commands `connect`, `connect_peer`, `accept`, `reject`, `disconnect`, `listen`.
 /// [`Engine::poll_timeout`] says when it wants to be called next.
 pub struct Engine {
     pub(crate) config: EngineConfig,
@@ -41,6 +41,7 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) next_connection_id: u32,
     pub(crate) next_listener: u64,
+    pub(crate) next_peer_request: u64,
     pub(crate) next_generation: u32,
     pub(crate) probing: bool,
 }
@@ -65,6 +66,7 @@ impl Engine {
             counters: Counters::default(),
             next_connection_id: first as u32,
             next_listener: 0,
+            next_peer_request: 0,
             next_generation: (first >> 16) as u32,
             probing: false,
             config,

@@ -9,10 +9,13 @@ mod data;
 mod disconnect;
 mod errors;
 mod liveness;
+mod peer;
+mod peer_crossed;
+mod peer_pool;
+mod peer_simulation;
 mod port_lost;
 mod reads;
 mod receive_checks;
 mod reception;
-
 mod simulation;
 mod states;

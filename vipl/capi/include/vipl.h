@@ -363,6 +363,25 @@ extern VIP_RETURN VipConnectRequest(IN VIP_VI_HANDLE ViHandle,
 extern VIP_RETURN VipDisconnect(IN VIP_VI_HANDLE ViHandle);
 
 /* ------------------------------------------------------------------------
+ * Connections between peers: both ask for the other's host and for the same
+ * discriminator in RemoteAddr; LocalAddr gives the VI its name, no more.
+ * A request waits for its match until its Timeout, which is not 0. What came
+ * of it is told once, by Done or Wait; until then VIP_NOT_DONE, and
+ * VIP_INVALID_STATE where there is nothing to tell.
+ * --------------------------------------------------------------------- */
+
+extern VIP_RETURN VipConnectPeerRequest(IN VIP_VI_HANDLE ViHandle,
+                                        IN VIP_NET_ADDRESS *LocalAddr,
+                                        IN VIP_NET_ADDRESS *RemoteAddr,
+                                        IN VIP_ULONG Timeout);
+
+extern VIP_RETURN VipConnectPeerDone(IN VIP_VI_HANDLE ViHandle,
+                                     OUT VIP_VI_ATTRIBUTES *RemoteViAttribs);
+
+extern VIP_RETURN VipConnectPeerWait(IN VIP_VI_HANDLE ViHandle,
+                                     OUT VIP_VI_ATTRIBUTES *RemoteViAttribs);
+
+/* ------------------------------------------------------------------------
  * Memory protection and registration
  * --------------------------------------------------------------------- */
 

@@ -22,6 +22,7 @@
 //! | `queue` | VipPostSend VipPostRecv, the Done and Wait calls, VipCQDone VipCQWait |
 //! | `notify` | VipSendNotify VipRecvNotify VipCQNotify |
 //! | `connect` | VipConnectWait VipConnectAccept VipConnectReject VipConnectRequest VipDisconnect |
+//! | `peer` | VipConnectPeerRequest VipConnectPeerDone VipConnectPeerWait |
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
 
@@ -35,6 +36,7 @@ mod memory;
 mod name;
 mod nic;
 mod notify;
+mod peer;
 mod pointer;
 mod queue;
 mod types;
@@ -49,6 +51,7 @@ pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, V
 pub use name::{VipNSGetHostByAddr, VipNSGetHostByName, VipNSInit, VipNSShutdown};
 pub use nic::{VipCloseNic, VipErrorCallback, VipOpenNic, VipQueryNic};
 pub use notify::{VipCQNotify, VipRecvNotify, VipSendNotify};
+pub use peer::{VipConnectPeerDone, VipConnectPeerRequest, VipConnectPeerWait};
 pub use queue::{
     VipCQDone, VipCQWait, VipPostRecv, VipPostSend, VipRecvDone, VipRecvWait, VipSendDone,
     VipSendWait,

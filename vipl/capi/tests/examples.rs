@@ -229,6 +229,41 @@ fn rdma_write() {
     assert_eq!(server.succeed(), "RdmaWrite server: every byte was right\n");
 }
 
+/// Parts of one parallel program, in both languages, each connected with each other one.
+#[test]
+fn peers() {
+    let installation = Installation::new("peers");
+    installation.make_examples();
+    let parts = ["0", "1", "2", "3", "4"];
+    let rust = rust_example("peers");
+    let running = parts.map(|rank| match rank {
+        "1" | "3" => start_at(&installation, &rust, &[rank, "5"]),
+        _ => start(&installation, "Peers", &["-r", rank, "-n", "5"]),
+    });
+    for (rank, part) in parts.into_iter().zip(running) {
+        let printed = part.succeed();
+        let expected = format!("part {rank} of 5: the sum is 10\n");
+        assert!(printed.ends_with(&expected), "{printed}");
+    }
+}
+
+/// A part whose peers do not come says so when its time is over.
+#[test]
+fn a_part_alone() {
+    let installation = Installation::new("peers-alone");
+    installation.make_examples();
+    let program = installation.file("Peers");
+    let mut alone = installation.command(&program);
+    let output = alone.args(["-r", "1", "-n", "2", "-t", "200"]).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        said.contains("Peers: no connection with part 0: VIP_TIMEOUT"),
+        "{said}"
+    );
+}
+
 /// The program in the guide compiles and does what it says.
 #[test]
 fn the_guides_program() {

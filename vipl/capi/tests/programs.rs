@@ -103,6 +103,21 @@ fn connect_under_valgrind() {
 }
 
 #[test]
+fn peer_shared() {
+    run("peer", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn peer_static() {
+    run("peer", Linkage::Static, Run::Plain);
+}
+
+#[test]
+fn peer_under_valgrind() {
+    run("peer", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
 fn errors_shared() {
     run("errors", Linkage::Shared, Run::Plain);
 }

@@ -142,8 +142,23 @@ impl Net {
         timeout_ns: Option<u64>,
     ) -> Result<(), ConnectError> {
         let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
+        let command = self.command(node, name, targets, &ids, timeout_ns);
+        let now_ns = self.now_ns;
+        self.act(node, |engine, host| {
+            engine.connect(now_ns, vi, &command, host)
+        })
+    }
+
+    fn command<'a>(
+        &self,
+        node: usize,
+        name: &str,
+        targets: &[usize],
+        ids: &'a [NPortId],
+        timeout_ns: Option<u64>,
+    ) -> ConnectCommand<'a> {
         let host_of = |node: &Node| node.engine.config().host;
-        let command = ConnectCommand {
+        ConnectCommand {
             local: NetAddress {
                 host: host_of(&self.nodes[node]),
                 discriminator: discriminator("client"),
@@ -152,13 +167,57 @@ impl Net {
                 host: host_of(&self.nodes[targets.first().copied().unwrap_or(node)]),
                 discriminator: discriminator(name),
             },
-            targets: &ids,
+            targets: ids,
             timeout_ns,
-        };
+        }
+    }
+
+    /// Puts a request into the peer pool, for the host of the first of these nodes. Both ends
+    /// ask for the discriminator `name`; the local one names nothing that counts.
+    pub(crate) fn peer_request(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        name: &str,
+        targets: &[usize],
+        timeout_ns: Option<u64>,
+    ) {
+        let outcome = self.try_peer_request(node, vi, name, targets, timeout_ns);
+        outcome.expect("an Idle VI");
+    }
+
+    pub(crate) fn try_peer_request(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        name: &str,
+        targets: &[usize],
+        timeout_ns: Option<u64>,
+    ) -> Result<(), ConnectError> {
+        let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
+        let command = self.command(node, name, targets, &ids, timeout_ns);
         let now_ns = self.now_ns;
         self.act(node, |engine, host| {
-            engine.connect(now_ns, vi, &command, host)
+            engine.connect_peer(now_ns, vi, &command, host)
         })
+    }
+
+    /// The outcome of a VI's peer request, once; `None` while it has none.
+    pub(crate) fn peer_outcome(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+    ) -> Option<Result<RemoteVi, ConnectError>> {
+        let engine = &mut self.nodes[node].engine;
+        match engine.peer_request(vi) {
+            Some(number) => engine.take_peer_outcome(vi, number),
+            None => Some(Err(ConnectError::InvalidState)),
+        }
+    }
+
+    /// The error that a peer request ended with.
+    pub(crate) fn peer_error(&mut self, node: usize, vi: ViIndex) -> Option<ConnectError> {
+        self.peer_outcome(node, vi)?.err()
     }
 
     pub(crate) fn accept(
@@ -184,6 +243,15 @@ impl Net {
     pub(crate) fn peer_lost(&mut self, node: usize, peer: usize) {
         let (now_ns, id) = (self.now_ns, self.nodes[peer].id);
         self.act(node, |engine, host| engine.peer_lost(now_ns, id, host));
+    }
+
+    /// A node sees that another one came.
+    pub(crate) fn port_joined(&mut self, node: usize, other: usize) {
+        let (now_ns, id) = (self.now_ns, self.nodes[other].id);
+        let address = self.nodes[other].engine.config().host;
+        self.act(node, |engine, host| {
+            engine.port_joined(now_ns, address, id, host);
+        });
     }
 
     pub(crate) fn outcome(

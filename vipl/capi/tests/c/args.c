@@ -81,6 +81,9 @@ static void vi_calls(VIP_VI_HANDLE bad, Device *device, Arena *arena)
     CHECK_RETURN(VipRecvWait(bad, 0, &out), INVALID);
     CHECK_RETURN(VipConnectRequest(bad, &address.address, &address.address, 10, &attributes),
                  INVALID);
+    CHECK_RETURN(VipConnectPeerRequest(bad, &address.address, &address.address, 10), INVALID);
+    CHECK_RETURN(VipConnectPeerDone(bad, &attributes), INVALID);
+    CHECK_RETURN(VipConnectPeerWait(bad, &attributes), INVALID);
     CHECK_RETURN(VipDisconnect(bad), INVALID);
     CHECK_RETURN(VipDestroyVi(bad), INVALID);
 }

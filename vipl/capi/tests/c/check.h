@@ -26,6 +26,9 @@ bool check_return(int answered, int expected, const char *file, int line, const 
             check_abort();                                                                         \
     } while (0)
 
+/* Prints from now on only what fails: for a second process, whose output is the first one's. */
+void check_quietly(void);
+
 /* Prints what was recorded, then "N passed, N failed"; the exit code of the program. */
 int check_summary(void);
 void check_abort(void) __attribute__((noreturn));

@@ -336,11 +336,15 @@ static VIP_RETURN any_vi_call(unsigned which)
     case 13: return VipRecvNotify(any_handle(), any_pointer(), below(8) ? on_queue : NULL);
     case 14: return VipCQNotify(any_handle(), any_pointer(), below(8) ? on_entry : NULL);
     case 15: return VipResizeCQ(any_handle(), below(4) ? below(100) : any_number());
+    case 16:
+        return VipConnectPeerRequest(any_handle(), any_address(), any_address(), any_timeout());
+    case 17: return VipConnectPeerDone(any_handle(), any_pointer());
+    case 18: return VipConnectPeerWait(any_handle(), any_pointer());
     default: return VipCQWait(any_handle(), any_timeout(), any_pointer(), any_pointer());
     }
 }
 
-enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 17, CHANGES = 3 };
+enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 20, CHANGES = 3 };
 
 static VIP_RETURN any_call(void)
 {

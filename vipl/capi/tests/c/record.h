@@ -23,6 +23,10 @@
 #define VipConnectAccept(...) RECORDED(VipConnectAccept, VipConnectAccept(__VA_ARGS__))
 #define VipConnectReject(...) RECORDED(VipConnectReject, VipConnectReject(__VA_ARGS__))
 #define VipConnectRequest(...) RECORDED(VipConnectRequest, VipConnectRequest(__VA_ARGS__))
+#define VipConnectPeerRequest(...)                                                                 \
+    RECORDED(VipConnectPeerRequest, VipConnectPeerRequest(__VA_ARGS__))
+#define VipConnectPeerDone(...) RECORDED(VipConnectPeerDone, VipConnectPeerDone(__VA_ARGS__))
+#define VipConnectPeerWait(...) RECORDED(VipConnectPeerWait, VipConnectPeerWait(__VA_ARGS__))
 #define VipDisconnect(...) RECORDED(VipDisconnect, VipDisconnect(__VA_ARGS__))
 #define VipCreatePtag(...) RECORDED(VipCreatePtag, VipCreatePtag(__VA_ARGS__))
 #define VipDestroyPtag(...) RECORDED(VipDestroyPtag, VipDestroyPtag(__VA_ARGS__))

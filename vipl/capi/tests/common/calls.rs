@@ -27,6 +27,8 @@ const NO_PARTITIONS: &str =
     "a partition of the network is not told from silence: the VI learns of it by CONN_LOST";
 const ONLY_LOCAL: &str = "works on what exists already and takes no resource that could run out";
 const ONLY_HEAP: &str = "takes nothing but heap memory; without any the process ends";
+const PEERS_HAVE_ROOM: &str =
+    "both VIs hold all that a connection needs; a port that has no room is asked again";
 const NO_QOS: &str = "no quality of service is offered, so that none can differ: VIs have none";
 
 const SUCCESS: &str = "VIP_SUCCESS";
@@ -112,6 +114,35 @@ pub(crate) const CALLS: &[Call] = &[
         (INVALID_PARAMETER, Test("closing", "everything_open")),
         (ERROR_RESOURCE, Never(ONLY_LOCAL)),
         (NOT_REACHABLE, Never("the VI is Idle at once; the other end is told as often as it takes, without the caller")),
+    ] },
+    Call { name: "VipConnectPeerRequest", clause: "3.3.6", answers: &[
+        (SUCCESS, Test("peer", "ask")),
+        (ERROR_RESOURCE, Never("the VI holds all that a request needs")),
+        (INVALID_STATE, Test("peer", "ask")),
+        (INVALID_PARAMETER, Test("peer", "arguments")),
+    ] },
+    Call { name: "VipConnectPeerDone", clause: "3.3.7", answers: &[
+        (SUCCESS, Test("peer", "outcome")),
+        (INVALID_PARAMETER, Test("peer", "arguments")),
+        (INVALID_RELIABILITY_LEVEL, Test("peer", "outcome")),
+        (INVALID_MTU, Test("peer", "outcome")),
+        (INVALID_QOS, Never(NO_QOS)),
+        (TIMEOUT, Test("peer", "outcome")),
+        (NOT_DONE, Test("peer", "meeting")),
+        (ERROR_RESOURCE, Never(PEERS_HAVE_ROOM)),
+        (INVALID_STATE, Test("peer", "meeting")),
+        (NOT_REACHABLE, Test("peer", "arguments")),
+    ] },
+    Call { name: "VipConnectPeerWait", clause: "3.3.8", answers: &[
+        (SUCCESS, Test("peer", "meeting")),
+        (INVALID_PARAMETER, Test("peer", "arguments")),
+        (INVALID_RELIABILITY_LEVEL, Test("peer", "conflicts")),
+        (INVALID_MTU, Test("peer", "conflicts")),
+        (INVALID_QOS, Never(NO_QOS)),
+        (TIMEOUT, Test("peer", "nobody_comes")),
+        (ERROR_RESOURCE, Never(PEERS_HAVE_ROOM)),
+        (INVALID_STATE, Test("peer", "meeting")),
+        (NOT_REACHABLE, Test("peer", "arguments")),
     ] },
     Call { name: "VipCreatePtag", clause: "3.4.1", answers: &[
         (SUCCESS, Test("args", "memory_calls")),
