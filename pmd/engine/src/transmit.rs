@@ -4,7 +4,7 @@ mod held;
 mod in_flight;
 mod outcome;
 
-pub(crate) use in_flight::{Entry, InFlight, Kind, MAX_IN_FLIGHT};
+pub(crate) use in_flight::{Entry, InFlight, Kind};
 pub(crate) use outcome::Failure;
 
 use fcvi_frame::device_header::DeviceHeader;

@@ -528,23 +528,28 @@ fn life(level: Level, steps: usize, end: fn(&mut Net, ViIndex, ViIndex)) -> bool
 
 #[test]
 fn attributes_tell_how_many_reads_are_taken() {
-    let mut config_server = config(SERVER);
-    config_server.max_reads_accepted = 5;
-    let mut net = Net::new(vec![config(CLIENT), config_server], 4);
-    for rdma_read in [true, false] {
-        let vi = crate::ViParams {
-            rdma_read,
-            ..params(RD)
-        };
-        let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
-        let listener = net.listen(SERVER, "x");
-        net.request(CLIENT, a, "x", &[SERVER], None);
-        net.settle();
-        let conn = net.indication(SERVER, listener).unwrap().conn;
-        net.accept(SERVER, conn, b).unwrap();
-        net.settle();
-        let remote = net.outcome(CLIENT, a).unwrap().unwrap();
-        assert_eq!(remote.attributes.rdma_read, rdma_read);
-        assert_eq!(remote.attributes.max_reads, if rdma_read { 5 } else { 0 });
+    for (configured, told) in [(5, 5), (0, 1), (1000, 256)] {
+        let mut server = config(SERVER);
+        server.max_reads_accepted = configured;
+        let mut net = Net::new(vec![config(CLIENT), server], 4);
+        for rdma_read in [true, false] {
+            let vi = crate::ViParams {
+                rdma_read,
+                ..params(RD)
+            };
+            let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
+            let listener = net.listen(SERVER, "x");
+            net.request(CLIENT, a, "x", &[SERVER], None);
+            net.settle();
+            let conn = net.indication(SERVER, listener).unwrap().conn;
+            net.accept(SERVER, conn, b).unwrap();
+            net.settle();
+            let remote = net.outcome(CLIENT, a).unwrap().unwrap();
+            assert_eq!(remote.attributes.rdma_read, rdma_read);
+            assert_eq!(
+                remote.attributes.max_reads,
+                if rdma_read { told } else { 0 }
+            );
+        }
     }
 }
