@@ -568,7 +568,8 @@ fn be_killed_or_survive(test: &str, level: ReliabilityLevel) {
             std::thread::park();
         }
     }
-    let survivor = End::with(|vi| vi.reliability(level));
+    let nic = open_as(|config| config.ulp_timeout_ms = Some(600_000));
+    let survivor = End::on(nic, |vi| vi.reliability(level));
     for size in [RemoteBuffer::BYTES, 8] {
         survivor.vi.post_recv(survivor.room(size)).unwrap();
     }

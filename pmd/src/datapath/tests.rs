@@ -206,6 +206,8 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
     let open = |max_cq| {
         let mut config = NicConfig {
             segment: format!("unit-{}-{test}", std::process::id()),
+            // What is stepped through may take its time.
+            ulp_timeout_ms: Some(600_000),
             max_cq,
             ..NicConfig::default()
         };
