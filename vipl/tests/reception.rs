@@ -315,7 +315,8 @@ fn sends_to_a_killed_peer_are_flushed() {
             std::thread::park();
         }
     }
-    let survivor = End::with(|vi| vi.reliability(level));
+    let nic = open_as(|config| config.ulp_timeout_ms = Some(600_000));
+    let survivor = End::on(nic, |vi| vi.reliability(level));
     survivor.vi.post_recv(survivor.room(8)).unwrap();
     let address = survivor.nic.local_address(NAME).unwrap();
     let mut victim = SecondProcess::start("sends_to_a_killed_peer_are_flushed");

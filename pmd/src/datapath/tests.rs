@@ -10,6 +10,7 @@ use crate::config::NicConfig;
 use crate::control::ControlError;
 use crate::descriptor::{DataSegment, RawDescriptor};
 use crate::device::Device;
+use crate::memory::copy;
 use crate::nic::{self, MemSettings};
 use crate::sync::AtomicBool;
 use crate::vi::ViSettings;
@@ -207,6 +208,9 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
     let open = |max_cq| {
         let mut config = NicConfig {
             segment: format!("unit-{}-{test}", std::process::id()),
+            // What is stepped through may take its time, and so may the other end's thread.
+            ulp_timeout_ms: Some(600_000),
+            silent_port_ms: 20_000,
             max_cq,
             ..NicConfig::default()
         };
