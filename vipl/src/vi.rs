@@ -98,11 +98,11 @@ impl ViBuilder {
         let send_cq = self.send_cq.as_ref().map(CompletionQueue::handle);
         let recv_cq = self.recv_cq.as_ref().map(CompletionQueue::handle);
         let handle = provider::create_vi(self.nic.handle(), &attributes, send_cq, recv_cq)?;
-        let room = self.nic.attributes().max_descriptors_per_queue;
         Ok(Vi {
             handle,
-            send_queue: Room::new(room),
-            recv_queue: Room::new(room),
+            max_descriptors: self.nic.attributes().max_descriptors_per_queue,
+            send_queue: Room::default(),
+            recv_queue: Room::default(),
             ptag: self.ptag,
             _send_cq: self.send_cq,
             _recv_cq: self.recv_cq,
@@ -113,35 +113,27 @@ impl ViBuilder {
 
 /// Counts the descriptors that a work queue holds, so that none is posted beyond its limit: the provider would break
 /// the VI for it.
+#[derive(Default)]
 struct Room {
-    max_descriptors: u64,
     held: AtomicU64,
     /// Of those, how many came back to notify handlers in all, which may outlive the VI.
     notified: Arc<AtomicU64>,
 }
 
 impl Room {
-    fn new(max_descriptors: u64) -> Self {
-        Self {
-            max_descriptors,
-            held: AtomicU64::new(0),
-            notified: Arc::new(AtomicU64::new(0)),
-        }
-    }
-
     #[inline]
-    fn enter(&self) -> bool {
+    fn enter(&self, max_descriptors: u64) -> bool {
         // Relaxed, here and in `leave`: a count with no partner. Descriptors are handed over by the provider's queue.
         let held = self.held.fetch_add(1, Ordering::Relaxed);
-        held < self.max_descriptors || self.enter_after_handlers(held)
+        held < max_descriptors || self.enter_after_handlers(held, max_descriptors)
     }
 
     /// Enters if there is room when those are left out that came back to handlers.
     #[cold]
-    fn enter_after_handlers(&self, held: u64) -> bool {
+    fn enter_after_handlers(&self, held: u64, max_descriptors: u64) -> bool {
         // Saturating: who entered after us may have come back already.
         let held = held.saturating_sub(self.notified.load(Ordering::Relaxed));
-        if held < self.max_descriptors {
+        if held < max_descriptors {
             return true;
         }
         self.leave();
@@ -189,6 +181,8 @@ type PostCall = unsafe fn(ViHandle, *mut RawDescriptor, MemoryHandle) -> Result<
 /// buffers, and destroys it.
 pub struct Vi {
     handle: ViHandle,
+    /// On each queue.
+    max_descriptors: u64,
     send_queue: Room,
     recv_queue: Room,
     ptag: Ptag,
@@ -279,7 +273,7 @@ impl Vi {
                 descriptor,
             });
         }
-        if !queue.enter() {
+        if !queue.enter(self.max_descriptors) {
             return Err(PostError {
                 error: VipError::ErrorResource,
                 descriptor,
