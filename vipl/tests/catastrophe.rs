@@ -12,7 +12,7 @@ use common::raw::{Pages, attributes};
 use common::{End, PATIENCE, WAIT, connect};
 use pmd::config::{NicConfig, Progress};
 use vipl::{
-    ErrorCode, Nic, Operation, RdmaAccess, ReliabilityLevel, ResourceCode, Timeout, ViHandle,
+    ErrorCode, Nic, Operation, RdmaAccess, ReliabilityLevel, ResourceCode, Timeout, Vi, ViHandle,
     ViState, VipError, provider as vip,
 };
 
@@ -114,7 +114,6 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
         client.vi.post_recv(client.room(8)).unwrap();
         server.vi.post_recv(server.room(8)).unwrap();
     }
-    let memory = Pages::new(1);
     let address = client.nic.local_address(b"nobody comes").unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
@@ -139,7 +138,18 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
         assert_eq!(both, [lost, CATASTROPHE]);
         assert_eq!(end.vi.state(), Ok(ViState::Error));
     }
-    // What the guide lets each call answer on such a NIC.
+    calls_afterwards(&client, segment, progress);
+    requests_afterwards(&client, &ud);
+    // The guide's steps: disconnect, take the descriptors, destroy the VI, destroy the CQ.
+    assert!(ud.recv_done().unwrap().unwrap().status.is_flushed());
+    drop((ud, cq));
+    assert!(bystander_told.try_recv().is_err(), "told once");
+    drop((client, server, bystander));
+    works(segment, progress);
+}
+
+/// What the guide lets each call answer on a NIC that failed.
+fn calls_afterwards(client: &End, segment: &Segment, progress: Progress) {
     let nic = client.nic.handle();
     assert_eq!(
         vip::create_vi(nic, &attributes(Some(client.ptag.handle())), None, None),
@@ -159,6 +169,7 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
     let words = vip::last_error().unwrap();
     assert!(words.contains("when all its openings"), "{words}");
     assert_eq!(vip::query_nic(nic).unwrap(), *client.nic.attributes());
+    let memory = Pages::new(1);
     let handle = memory
         .register(nic, Some(client.ptag.handle()), false)
         .unwrap();
@@ -174,6 +185,11 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
         assert!(client.recv().status.is_flushed());
     }
     assert!(client.send(client.message(b"nobody")).status.is_flushed());
+}
+
+/// VIs that ask for a connection on a NIC that failed.
+fn requests_afterwards(client: &End, ud: &Vi) {
+    let own = client.nic.local_address(b"client").unwrap();
     // A reliable VI that asks for a connection learns that there is no network, and is in Error.
     client.vi.disconnect().unwrap();
     assert_eq!(client.vi.state(), Ok(ViState::Idle));
@@ -192,12 +208,6 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
         Err(VipError::NotReachable)
     );
     assert_eq!(ud.state(), Ok(ViState::Idle));
-    // The guide's steps: disconnect, take the descriptors, destroy the VI, destroy the CQ.
-    assert!(ud.recv_done().unwrap().unwrap().status.is_flushed());
-    drop((ud, cq));
-    assert!(bystander_told.try_recv().is_err(), "told once");
-    drop((client, server, bystander));
-    works(segment, progress);
 }
 
 /// The segment can be joined, and messages go through it.
