@@ -79,6 +79,7 @@ pub(crate) trait Source: Send + Sync + 'static {
 pub(crate) struct WorkSource {
     vi: &'static ViShared,
     handle: u64,
+    nic: u64,
     queue: Queue,
 }
 
@@ -90,7 +91,7 @@ impl Source for WorkSource {
     }
 
     fn nic(&self) -> u64 {
-        self.vi.instance()
+        self.nic
     }
 
     fn is_live(&self) -> bool {
@@ -126,6 +127,7 @@ impl Source for WorkSource {
 pub(crate) struct CqSource {
     cq: &'static CqShared,
     handle: u64,
+    nic: u64,
 }
 
 impl Source for CqSource {
@@ -136,7 +138,7 @@ impl Source for CqSource {
     }
 
     fn nic(&self) -> u64 {
-        self.cq.instance()
+        self.nic
     }
 
     fn is_live(&self) -> bool {
@@ -419,12 +421,22 @@ pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
     if cq.load(Ordering::Relaxed) != 0 {
         return Err(ControlError::Resource);
     }
-    slot.ask(WorkSource { vi, handle, queue }, handler)
+    let nic = vi.instance();
+    slot.ask(
+        WorkSource {
+            vi,
+            handle,
+            nic,
+            queue,
+        },
+        handler,
+    )
 }
 
 /// Has `handler` called with the next entry of a completion queue that nobody asked for
 /// before, on a thread of the queue's own (VIPL 3.5.11). When the queue ends, it is dropped.
 pub fn cq_notify(handle: u64, handler: CqHandler) -> Outcome<()> {
     let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
-    cq.notify.ask(CqSource { cq, handle }, handler)
+    let nic = cq.instance();
+    cq.notify.ask(CqSource { cq, handle, nic }, handler)
 }

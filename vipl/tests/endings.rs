@@ -523,3 +523,26 @@ fn a_lost_connection_gives_every_handler_its_flushed_descriptor() {
         server.vi.disconnect().unwrap();
     }
 }
+
+#[test]
+fn done_calls_do_not_wait_behind_wait_calls() {
+    let end = raw_end(1115);
+    let cq = vip::create_cq(end.nic, 1).unwrap();
+    end.post_recv(0, &[]);
+    thread::scope(|scope| {
+        let waits = [
+            scope.spawn(|| vip::recv_wait(end.vi, Timeout::Infinite).map(drop)),
+            scope.spawn(|| vip::cq_wait(cq, Timeout::Infinite).map(drop)),
+        ];
+        // Before they sleep and while they do.
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(20) {
+            assert_eq!(vip::recv_done(end.vi), Ok(Done::NotDone));
+            assert_eq!(vip::cq_done(cq), Err(VipError::NotDone));
+        }
+        vip::close_nic(end.nic).unwrap();
+        for wait in waits {
+            assert_eq!(wait.join().unwrap(), Err(VipError::InvalidParameter));
+        }
+    });
+}
