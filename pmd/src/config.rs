@@ -192,7 +192,9 @@ pub struct NicConfig {
     /// such intervals without an answer and it is lost. Milliseconds.
     pub probe_interval_ms: u64,
     /// After another program of a host said NO_MATCH, how long a silent one is waited for. Milliseconds.
-    pub silent_port_ms: u64,
+    /// Default: 2000 on `shm`, where each is there and may only be slow; 100 on `af_packet`, where
+    /// most of a configured range may be nobody's.
+    pub silent_port_ms: Option<u64>,
     /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
     /// quarter of FCVI_ULP_TIMEOUT; so is every other frame of a peer-to-peer connection that is not answered. It
     /// only matters where frames are lost. Milliseconds.
@@ -243,7 +245,7 @@ impl Default for NicConfig {
             r_a_tov_ms: None,
             ulp_timeout_ms: None,
             probe_interval_ms: 1000,
-            silent_port_ms: 100,
+            silent_port_ms: None,
             peer_retry_ms: 10,
             fault: None,
             capture: None,
@@ -423,6 +425,14 @@ impl NicConfig {
         self.r_a_tov_ms.unwrap_or(match self.port {
             PortKind::Shm => 1000,
             PortKind::AfPacket => u64::from(fcvi_frame::profile::R_A_TOV_MS),
+        })
+    }
+
+    /// How long a silent port is waited for after another said NO_MATCH, in milliseconds.
+    pub fn silent_port_ms(&self) -> u64 {
+        self.silent_port_ms.unwrap_or(match self.port {
+            PortKind::Shm => 2000,
+            PortKind::AfPacket => 100,
         })
     }
 

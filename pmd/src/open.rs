@@ -78,7 +78,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
     engine_config.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
     engine_config.ulp_timeout_ns = config.ulp_timeout_ms() * 1_000_000;
-    engine_config.silent_port_ns = config.silent_port_ms * 1_000_000;
+    engine_config.silent_port_ns = config.silent_port_ms() * 1_000_000;
     engine_config.peer_retry_ns = config.peer_retry_ms * 1_000_000;
     engine_config.probe_interval_ns = match config.port {
         // The segment itself tells who died.

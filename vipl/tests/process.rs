@@ -254,7 +254,7 @@ fn open_use_and_close(in_order: bool) {
         RawEnd::new(&config(|config| {
             config.takeover_us = takeover_us;
             // A server that the scheduler keeps from answering is waited for.
-            config.silent_port_ms = 20_000;
+            config.silent_port_ms = Some(20_000);
         }))
     };
     let (client, server) = (end(1000), end(1001));

@@ -210,7 +210,7 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
             segment: format!("unit-{}-{test}", std::process::id()),
             // What is stepped through may take its time, and so may the other end's thread.
             ulp_timeout_ms: Some(600_000),
-            silent_port_ms: 20_000,
+            silent_port_ms: Some(20_000),
             max_cq,
             ..NicConfig::default()
         };
