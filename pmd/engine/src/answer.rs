@@ -285,8 +285,9 @@ impl Engine {
             reads, template, ..
         } = &mut tx.answers;
         let Some(job) = reads.front_mut() else {
+            // Nothing is owed: our own messages are next.
             tx.answering = false;
-            return Step::Nothing;
+            return Step::Next;
         };
         if !job.is_begun() {
             *template = None;

@@ -161,7 +161,8 @@ impl Engine {
                     }
                 }
                 Step::Next => {}
-                Step::Nothing if answering => nothing_own = true,
+                // Our own messages have to wait, for an OX_ID perhaps; answers do not.
+                Step::Nothing | Step::Blocked if answering && !answer => nothing_own = true,
                 Step::Nothing | Step::Broken => return Pumped::Idle,
                 Step::Blocked => return Pumped::Blocked,
             }

@@ -305,6 +305,27 @@ fn a_read_waits_for_room_in_the_port_and_for_an_ox_id() {
     assert_eq!(net.log(CLIENT, a), [sent(0, 100)]);
 }
 
+/// Answers need no OX_ID of ours: they go on while our own messages wait for one.
+#[test]
+fn a_peers_read_is_served_while_we_have_no_ox_id() {
+    for level in LEVELS {
+        let (mut net, a, b) = pair(level, |_| {});
+        let now_ns = net.now_ns;
+        let pool = &mut net.nodes[SERVER].engine.exchanges;
+        let first = pool.open(now_ns).unwrap();
+        while pool.open(now_ns).is_some() {}
+        net.post_receive(CLIENT, a, 10);
+        net.post_send(SERVER, b, b"waits");
+        net.post_read(CLIENT, a, SOURCE, 10_000);
+        net.settle();
+        assert_eq!(net.log(CLIENT, a), [sent(0, 10_000)]);
+        let pool = &mut net.nodes[SERVER].engine.exchanges;
+        pool.close(first.ox_id, first.seq_cnt);
+        net.settle();
+        assert_eq!(net.log(CLIENT, a), [received(0, b"waits")]);
+    }
+}
+
 #[test]
 fn a_read_at_unreliable_delivery_is_a_format_error() {
     let (mut net, a, b) = Net::connected(Level::UnreliableDelivery);
