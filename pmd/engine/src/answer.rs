@@ -26,7 +26,7 @@ use crate::counters::Counter;
 use crate::endpoint::{Level, RxMessage};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{AsyncError, Host, Transmit};
-use crate::transmit::{MAX_IN_FLIGHT, Step, message_template};
+use crate::transmit::{Step, message_template};
 
 /// A response to a message, or the end of a read that failed.
 #[derive(Clone, Copy, Debug)]
@@ -101,14 +101,11 @@ pub(crate) struct Answers {
 
 impl Answers {
     pub(crate) fn new(level: Level, config: &EngineConfig) -> Self {
-        let at_most = |wanted: u32| wanted.clamp(1, MAX_IN_FLIGHT) as usize;
+        let reads = usize::from(config.reads_accepted());
         let (responses, reads) = match level {
             Level::UnreliableDelivery => (0, 0),
-            Level::ReliableDelivery => (0, at_most(config.max_reads_accepted.into())),
-            Level::ReliableReception => (
-                at_most(config.max_unanswered),
-                at_most(config.max_reads_accepted.into()),
-            ),
+            Level::ReliableDelivery => (0, reads),
+            Level::ReliableReception => (config.unanswered(), reads),
         };
         Self {
             responses: VecDeque::with_capacity(responses),
@@ -288,8 +285,9 @@ impl Engine {
             reads, template, ..
         } = &mut tx.answers;
         let Some(job) = reads.front_mut() else {
+            // Nothing is owed: our own messages are next.
             tx.answering = false;
-            return Step::Nothing;
+            return Step::Next;
         };
         if !job.is_begun() {
             *template = None;

@@ -4,6 +4,8 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
 
+/// The most that one VI can have in flight, and keep for its peer.
+const MAX_IN_FLIGHT: u32 = 256;
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -68,5 +70,15 @@ impl EngineConfig {
             max_reads_accepted: 16,
             max_unanswered: 64,
         }
+    }
+
+    /// `max_reads_accepted` within its limits.
+    pub(crate) fn reads_accepted(&self) -> u16 {
+        self.max_reads_accepted.clamp(1, MAX_IN_FLIGHT as u16)
+    }
+
+    /// `max_unanswered` within its limits.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.max_unanswered.clamp(1, MAX_IN_FLIGHT) as usize
     }
 }

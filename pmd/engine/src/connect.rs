@@ -93,7 +93,7 @@ impl Engine {
             qos_class: profile::QOS_CLASS_3,
             cs_ctl: profile::CS_CTL,
             max_reads: if params.rdma_read {
-                self.config.max_reads_accepted
+                self.config.reads_accepted()
             } else {
                 0
             },

@@ -4,7 +4,7 @@ mod held;
 mod in_flight;
 mod outcome;
 
-pub(crate) use in_flight::{Entry, InFlight, Kind, MAX_IN_FLIGHT};
+pub(crate) use in_flight::{Entry, InFlight, Kind};
 pub(crate) use outcome::Failure;
 
 use fcvi_frame::device_header::DeviceHeader;
@@ -161,7 +161,8 @@ impl Engine {
                     }
                 }
                 Step::Next => {}
-                Step::Nothing if answering => nothing_own = true,
+                // Our own messages have to wait, for an OX_ID perhaps; answers do not.
+                Step::Nothing | Step::Blocked if answering && !answer => nothing_own = true,
                 Step::Nothing | Step::Broken => return Pumped::Idle,
                 Step::Blocked => return Pumped::Blocked,
             }

@@ -77,8 +77,8 @@ pub(crate) struct Queues {
     /// What is in flight first.
     pub(crate) sends: VecDeque<Send>,
     pub(crate) in_flight: usize,
-    /// The engine wants to be pumped.
-    pub(crate) resumed: bool,
+    /// In the run queue: something was posted, the engine said so, or the port had no room.
+    pub(crate) queued: bool,
     /// What completed reads brought, with their IDs.
     pub(crate) reads: Vec<(u64, Vec<u8>)>,
     pub(crate) receives: VecDeque<Receive>,
@@ -129,6 +129,7 @@ impl TestHost {
         let id = queues.next_send_id;
         queues.next_send_id += 1;
         queues.sends.push_back(Send { id, ..send });
+        queues.queued = true;
         id
     }
 
@@ -357,7 +358,7 @@ impl Host for TestHost {
     }
 
     fn resume(&mut self, vi: ViIndex) {
-        self.vi(vi).resumed = true;
+        self.vi(vi).queued = true;
     }
 
     fn flush_sends(&mut self, vi: ViIndex) {

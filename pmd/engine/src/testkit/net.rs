@@ -271,25 +271,25 @@ impl Net {
         }
     }
 
-    /// Sends what is posted, as far as the port takes it.
+    /// Serves the run queue, as far as the port takes it.
     pub(crate) fn pump(&mut self, node: usize) {
         let now_ns = self.now_ns;
         let Node { engine, host, .. } = &mut self.nodes[node];
         let mut posted: Vec<ViIndex> = host
             .vis
             .iter()
-            .filter(|(_, q)| !q.sends.is_empty() || q.resumed)
+            .filter(|(_, q)| q.queued)
             .map(|(vi, _)| *vi)
             .collect();
         posted.sort();
         for vi in posted {
-            host.vi(vi).resumed = false;
+            host.vi(vi).queued = false;
             loop {
                 match engine.pump(now_ns, vi, 16, host) {
                     crate::Pumped::More => {}
                     crate::Pumped::Idle => break,
                     crate::Pumped::Blocked => {
-                        host.vi(vi).resumed = true;
+                        host.vi(vi).queued = true;
                         break;
                     }
                 }

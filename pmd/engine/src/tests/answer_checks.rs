@@ -448,6 +448,28 @@ fn read_requests_that_contradict_themselves() {
 }
 
 #[test]
+fn a_message_of_reliable_reception_that_wants_no_response() {
+    let (mut net, a, b) = prepared(RR);
+    net.wire.cut = true;
+    net.post_send(CLIENT, a, b"message");
+    net.wire.cut = false;
+    let frames = net.frames(CLIENT, SendRequest);
+    let to = (SERVER, b);
+    let mut case = Case {
+        net,
+        a,
+        b,
+        to,
+        frames,
+    };
+    for flags in [0x20, 0x40, 0x50, 0x70] {
+        let frame = edited(&case.frames[0].clone(), Eof::T, |f| f[FLAGS] = flags);
+        case.dropped(&frame, Counter::DropWrongLevel, "flags");
+    }
+    case.completes(0, 7);
+}
+
+#[test]
 fn a_read_request_at_unreliable_delivery() {
     let mut case = Case::read_request(RD);
     let mut request = case.frames[0].clone();

@@ -305,6 +305,27 @@ fn a_read_waits_for_room_in_the_port_and_for_an_ox_id() {
     assert_eq!(net.log(CLIENT, a), [sent(0, 100)]);
 }
 
+/// Answers need no OX_ID of ours: they go on while our own messages wait for one.
+#[test]
+fn a_peers_read_is_served_while_we_have_no_ox_id() {
+    for level in LEVELS {
+        let (mut net, a, b) = pair(level, |_| {});
+        let now_ns = net.now_ns;
+        let pool = &mut net.nodes[SERVER].engine.exchanges;
+        let first = pool.open(now_ns).unwrap();
+        while pool.open(now_ns).is_some() {}
+        net.post_receive(CLIENT, a, 10);
+        net.post_send(SERVER, b, b"waits");
+        net.post_read(CLIENT, a, SOURCE, 10_000);
+        net.settle();
+        assert_eq!(net.log(CLIENT, a), [sent(0, 10_000)]);
+        let pool = &mut net.nodes[SERVER].engine.exchanges;
+        pool.close(first.ox_id, first.seq_cnt);
+        net.settle();
+        assert_eq!(net.log(CLIENT, a), [received(0, b"waits")]);
+    }
+}
+
 #[test]
 fn a_read_at_unreliable_delivery_is_a_format_error() {
     let (mut net, a, b) = Net::connected(Level::UnreliableDelivery);
@@ -528,23 +549,28 @@ fn life(level: Level, steps: usize, end: fn(&mut Net, ViIndex, ViIndex)) -> bool
 
 #[test]
 fn attributes_tell_how_many_reads_are_taken() {
-    let mut config_server = config(SERVER);
-    config_server.max_reads_accepted = 5;
-    let mut net = Net::new(vec![config(CLIENT), config_server], 4);
-    for rdma_read in [true, false] {
-        let vi = crate::ViParams {
-            rdma_read,
-            ..params(RD)
-        };
-        let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
-        let listener = net.listen(SERVER, "x");
-        net.request(CLIENT, a, "x", &[SERVER], None);
-        net.settle();
-        let conn = net.indication(SERVER, listener).unwrap().conn;
-        net.accept(SERVER, conn, b).unwrap();
-        net.settle();
-        let remote = net.outcome(CLIENT, a).unwrap().unwrap();
-        assert_eq!(remote.attributes.rdma_read, rdma_read);
-        assert_eq!(remote.attributes.max_reads, if rdma_read { 5 } else { 0 });
+    for (configured, told) in [(5, 5), (0, 1), (1000, 256)] {
+        let mut server = config(SERVER);
+        server.max_reads_accepted = configured;
+        let mut net = Net::new(vec![config(CLIENT), server], 4);
+        for rdma_read in [true, false] {
+            let vi = crate::ViParams {
+                rdma_read,
+                ..params(RD)
+            };
+            let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
+            let listener = net.listen(SERVER, "x");
+            net.request(CLIENT, a, "x", &[SERVER], None);
+            net.settle();
+            let conn = net.indication(SERVER, listener).unwrap().conn;
+            net.accept(SERVER, conn, b).unwrap();
+            net.settle();
+            let remote = net.outcome(CLIENT, a).unwrap().unwrap();
+            assert_eq!(remote.attributes.rdma_read, rdma_read);
+            assert_eq!(
+                remote.attributes.max_reads,
+                if rdma_read { told } else { 0 }
+            );
+        }
     }
 }

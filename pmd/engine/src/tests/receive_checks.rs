@@ -154,7 +154,7 @@ fn frames_of_other_stations_and_types() {
 fn ius_whose_header_contradicts_itself() {
     let mut case = Case::new(40);
     let good = case.frames[0].clone();
-    let cases: [(&str, usize, u8, Counter); 9] = [
+    let cases: [(&str, usize, u8, Counter); 10] = [
         ("unknown opcode", OPCODE, 0x70, Counter::DropBadIu),
         ("R_CTL of another IU", R_CTL, 0x03, Counter::DropBadIu),
         ("DF_CTL of a long header", DF_CTL, 0x03, Counter::DropBadIu),
@@ -164,6 +164,7 @@ fn ius_whose_header_contradicts_itself() {
         ("first frame, offset", OFFSET + 3, 0x04, Counter::DropBadIu),
         ("UD", FLAGS, 0x10, Counter::DropWrongLevel),
         ("RR", FLAGS, 0x30, Counter::DropWrongLevel),
+        ("wants a response", FLAGS, 0x40, Counter::DropWrongLevel),
     ];
     for (what, at, flip, counter) in cases {
         let frame = edited(&good, Eof::T, |f| f[at] ^= flip);

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use fcvi_frame::iu::Opcode::{
     ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
-    SendRequest,
+    ReadRequest, ReadResponse, SendRequest,
 };
 
 use crate::testkit::host::Event;
@@ -58,6 +58,9 @@ fn start() -> (Net, ViIndex, ViIndex) {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
+    for node in [CLIENT, SERVER] {
+        net.nodes[node].host.register(7, 0, 64);
+    }
     (net, a, b)
 }
 
@@ -103,8 +106,7 @@ fn stage(node: usize, at: At) -> Stage {
     Stage { net, a, b, held }
 }
 
-/// The frames of a whole connection that `from` sent, under the names of the table.
-fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
+fn connected() -> (Net, ViIndex, ViIndex) {
     let (mut net, a, b) = start();
     let listener = net.listen(SERVER, "x");
     net.request(CLIENT, a, "x", &[SERVER], None);
@@ -112,6 +114,12 @@ fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
     let conn = net.indication(SERVER, listener).expect("a request").conn;
     net.accept(SERVER, conn, b).expect("a match");
     net.settle();
+    (net, a, b)
+}
+
+/// The frames of a whole connection that `from` sent, under the names of the table.
+fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let (mut net, a, b) = connected();
     let vi = if from == CLIENT { a } else { b };
     net.post_send(from, vi, b"message");
     net.disconnect(from, vi);
@@ -127,6 +135,15 @@ fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
         .iter()
         .flat_map(|(name, opcode)| net.frames(from, *opcode).into_iter().map(|f| (*name, f)))
         .collect();
+    // Both ends read, as their first message.
+    let (mut net, a, b) = connected();
+    net.post_read(CLIENT, a, (0, 7), 8);
+    net.post_read(SERVER, b, (0, 7), 8);
+    net.settle();
+    for (name, opcode) in [("READ_RQST", ReadRequest), ("READ_RESP", ReadResponse)] {
+        let frame = net.frames(from, opcode)[0].clone();
+        frames.push((name, frame));
+    }
     if from == SERVER {
         let (mut net, a, _) = start();
         net.request(CLIENT, a, "x", &[SERVER], None);
@@ -178,6 +195,23 @@ fn verbs() -> Vec<Verb> {
         ("post_send", |s, node| {
             let vi = s.subject(node);
             s.net.post_send(node, vi, b"x");
+            String::new()
+        }),
+        ("post_read", |s, node| {
+            let vi = s.subject(node);
+            s.net.post_read(node, vi, (0, 7), 8);
+            String::new()
+        }),
+        ("post_read, FCVI_ULP_TIMEOUT", |s, node| {
+            let vi = s.subject(node);
+            s.net.post_read(node, vi, (0, 7), 8);
+            s.net.advance(20 * S);
+            String::new()
+        }),
+        ("post_read, peer_lost", |s, node| {
+            let vi = s.subject(node);
+            s.net.post_read(node, vi, (0, 7), 8);
+            s.net.peer_lost(node, 1 - node);
             String::new()
         }),
         ("peer_lost", |s, node| {

@@ -11,9 +11,6 @@ use crate::config::EngineConfig;
 use crate::endpoint::Level;
 use crate::host::{Operation, SendWork, Status};
 
-/// The most that `max_unanswered` and `max_reads_accepted` can be.
-pub(crate) const MAX_IN_FLIGHT: u32 = 256;
-
 /// What a descriptor in flight is, as far as its answer is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -54,7 +51,7 @@ pub(crate) struct Entry {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     entries: VecDeque<Entry>,
-    limit: u32,
+    limit: usize,
     /// Reads without all their data.
     reads: u32,
     /// How many of those the peer takes.
@@ -75,12 +72,10 @@ impl InFlight {
         let limit = match level {
             // Every message is complete as soon as it is sent.
             Level::UnreliableDelivery => 0,
-            Level::ReliableDelivery | Level::ReliableReception => {
-                config.max_unanswered.clamp(1, MAX_IN_FLIGHT)
-            }
+            Level::ReliableDelivery | Level::ReliableReception => config.unanswered(),
         };
         Self {
-            entries: VecDeque::with_capacity(limit as usize),
+            entries: VecDeque::with_capacity(limit),
             limit,
             reads: 0,
             read_limit: u32::from(peer_reads).max(1),
@@ -114,13 +109,13 @@ impl InFlight {
         let is_read = matches!(work.operation, Operation::Read { .. });
         self.fault.is_some()
             || !work.fault.is_ok()
-            || self.entries.len() >= self.limit as usize
+            || self.entries.len() >= self.limit
             || (work.fence && self.reads > 0)
             || (is_read && self.reads >= self.read_limit)
     }
 
     pub(crate) fn push(&mut self, entry: Entry) {
-        debug_assert!(self.entries.len() < self.limit as usize);
+        debug_assert!(self.entries.len() < self.limit);
         self.reads += u32::from(!entry.answered && entry.kind == Kind::Read);
         self.unanswered += u32::from(!entry.answered);
         self.entries.push_back(entry);
