@@ -24,4 +24,5 @@ pub mod nics;
 pub mod process;
 pub mod report;
 pub mod scratch;
+pub mod sync;
 pub mod wire;
