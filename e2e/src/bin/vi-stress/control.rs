@@ -1,7 +1,7 @@
 //! The owner of a slot: connects it, decides when the connection ends and how, and closes its books.
 
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use e2e::sync::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ pub(crate) struct Common {
     pub(crate) remote: vipl::HostAddress,
     pub(crate) events: Events,
     pub(crate) books: Books,
-    pub(crate) directory: RwLock<HashMap<ViHandle, Arc<Slot>>>,
+    pub(crate) directory: Mutex<HashMap<ViHandle, Arc<Slot>>>,
     /// Times that an owner began to take completions past the completion queues, and was done with it.
     pub(crate) drains_begun: AtomicU64,
     pub(crate) drains_done: AtomicU64,
@@ -125,13 +125,6 @@ fn descriptors(
         .collect()
 }
 
-fn in_directory(common: &Common) -> std::sync::RwLockWriteGuard<'_, HashMap<ViHandle, Arc<Slot>>> {
-    common
-        .directory
-        .write()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
 impl Control {
     /// A slot with a VI that reports to `cq`, if it shall report at all.
     pub(crate) fn new(
@@ -166,7 +159,7 @@ impl Control {
             receive_reap: ReceiveReap::new(Arc::clone(&vi), stream(common.side.other()), window)
                 .into(),
         });
-        in_directory(common).insert(vi.handle(), Arc::clone(&slot));
+        lock(&common.directory).insert(vi.handle(), Arc::clone(&slot));
         Ok(Self {
             slot,
             phase: Phase::Down,
@@ -374,8 +367,10 @@ impl Control {
         let window: RemoteBuffer = all.receive_reap.window.remote();
         *all.send_post = SendPost::new(Arc::clone(&all.send_post.vi), stream(common.side), window);
         *all.send_reap = SendReap::new(Arc::clone(&all.send_post.vi));
-        slot.shared
-            .reset(slot.receives.len(), RESERVE, rng.below(LONGEST) as u32);
+        // Short ones more often than long ones.
+        let longest = rng.below(LONGEST);
+        let quota = rng.below(1 + longest) as u32;
+        slot.shared.reset(slot.receives.len(), RESERVE, quota);
         Ok(())
     }
 
@@ -456,7 +451,7 @@ impl Control {
             let fresh = descriptors(common, &slot.shape, lost, rng)?;
             lock(&slot.idle_receives).extend(fresh);
         }
-        let mut directory = in_directory(common);
+        let mut directory = lock(&common.directory);
         directory.remove(&old.handle());
         directory.insert(vi.handle(), Arc::clone(slot));
         drop(directory);

@@ -183,8 +183,8 @@ impl Stream {
             0..8 => 0,
             8..20 => rng.below(header_bytes),
             20..60 => header_bytes + rng.below(512),
-            60..85 => header_bytes + rng.below(4096),
-            85..97 => header_bytes + rng.below((1 << 16) - header_bytes + 1),
+            60..90 => header_bytes + rng.below(4096),
+            90..98 => header_bytes + rng.below((1 << 16) - header_bytes + 1),
             _ => limit - rng.below(2),
         } as usize;
         // On an unreliable connection each message names itself, in one of the two ways.

@@ -1,8 +1,7 @@
 //! The whole run of one side, and what must be left of it.
 
-use std::collections::HashMap;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -43,7 +42,7 @@ pub(crate) fn run(run: &Run) -> Result<(), Failure> {
         },
         events,
         books: Books::create(&run.books)?,
-        directory: RwLock::new(HashMap::new()),
+        directory: Mutex::default(),
         drains_begun: AtomicU64::new(0),
         drains_done: AtomicU64::new(0),
     });

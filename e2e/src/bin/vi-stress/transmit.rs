@@ -226,10 +226,10 @@ impl SendPost {
         beyond_bytes: u64,
         rng: &mut Rng,
     ) -> Result<bool, Failure> {
-        let (Some(window), Some(mut descriptor)) = (
-            *lock(&slot.shared.peer_window),
-            lock(&slot.idle_sends).pop(),
-        ) else {
+        let Some(window) = *lock(&slot.shared.peer_window) else {
+            return Ok(false);
+        };
+        let Some(mut descriptor) = lock(&slot.idle_sends).pop() else {
             return Ok(false);
         };
         let length_bytes = 1 + rng.below(300) as usize;

@@ -1,6 +1,6 @@
 //! A thread: serves its slots and completion queues in random order until the run is over.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -149,14 +149,9 @@ fn serve_cq(
 }
 
 fn reap(entry: CqEntry, common: &Common, rng: &mut Rng) -> Result<bool, Failure> {
-    let directory = common
-        .directory
-        .read()
-        .unwrap_or_else(PoisonError::into_inner);
-    let Some(slot) = directory.get(&entry.vi).cloned() else {
+    let Some(slot) = lock(&common.directory).get(&entry.vi).cloned() else {
         return Ok(false);
     };
-    drop(directory);
     if entry.recv_queue {
         let mut duty = lock(&slot.receive_reap);
         Ok(duty.vi.handle() == entry.vi && duty.step(&slot, &common.place, None, rng)?)
