@@ -307,7 +307,7 @@ mod tests {
             })
         };
         while token.wanted.load(Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
+            yield_now();
         }
         drop(held);
         control.join().unwrap();
@@ -426,10 +426,10 @@ mod tests {
                                 token.hold()
                             };
                             let value = *held;
-                            core::hint::spin_loop();
+                            spin_loop();
                             *held = value + 1;
                         }
-                        std::thread::yield_now();
+                        yield_now();
                     }
                 })
             })

@@ -71,13 +71,12 @@ pub(crate) fn mismatch(key: u64, offset: usize, bytes: &[u8]) -> Option<usize> {
     if let Some(place) = (0..head_bytes).find(differs) {
         return Some(place);
     }
-    let mut index = (offset + head_bytes) as u64 / 8;
+    let first = (offset + head_bytes) as u64 / 8;
     for (number, chunk) in bytes[head_bytes..].chunks(8).enumerate() {
-        if *chunk != word(key, index)[..chunk.len()] {
+        if *chunk != word(key, first + number as u64)[..chunk.len()] {
             let begin = head_bytes + number * 8;
             return (begin..begin + chunk.len()).find(differs);
         }
-        index += 1;
     }
     None
 }

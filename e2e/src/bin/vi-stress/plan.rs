@@ -85,7 +85,7 @@ impl Shape {
                 1 => ReliabilityLevel::Unreliable,
                 _ => ReliabilityLevel::ReliableDelivery,
             },
-            client: if slot / 2 % 2 == 0 {
+            client: if (slot / 2).is_multiple_of(2) {
                 Side::Left
             } else {
                 Side::Right
