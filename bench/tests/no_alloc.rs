@@ -97,8 +97,10 @@ impl Half {
     /// One message out; `sequence` counts from 0.
     fn send(&mut self, sequence: u64) {
         let index = (sequence % u64::from(DESCRIPTORS)) as u32;
-        let mark = mark_of(sequence, DESCRIPTORS, self.bytes);
-        self.endpoint.stamp(index, self.bytes, mark);
+        if self.op != Op::Read {
+            let mark = mark_of(sequence, DESCRIPTORS, self.bytes);
+            self.endpoint.stamp(index, self.bytes, mark);
+        }
         match self.op {
             Op::Send => self.endpoint.post_send(index, self.bytes).unwrap(),
             Op::Write => {
