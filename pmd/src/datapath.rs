@@ -276,20 +276,10 @@ impl Datapath {
                 crate::descriptor::CONTROL_BYTES,
                 Access::Write,
             );
+        let lost = (!there).then_some(slot.address);
         if there {
             // SAFETY: checked in this turn, and deregistration needs the turn.
             unsafe { write_completion(slot.address, word, length_bytes, immediate) };
-        } else {
-            self.counters.lost_descriptors += 1;
-            self.events.push(AsyncEvent {
-                vi: path.handle,
-                instance: path.shared.instance(),
-                descriptor: slot.address,
-                op_code: (word & status::OP_MASK) >> 16,
-                resource: ResourceCode::Descriptor,
-                code: ErrorCode::CompProt,
-            });
-            self.failed.push(vi);
         }
         let sequence = queue.complete_head();
         self.completed = true;
@@ -301,6 +291,28 @@ impl Datapath {
             };
             self.add_entry(cq, entry);
         }
+        if let Some(descriptor) = lost {
+            self.tell_lost(vi, descriptor, word);
+        }
+    }
+
+    /// The memory of a descriptor that completed is gone: an error tells it (VIPL 3.8.1). Comes
+    /// after the completion, so that whoever hears of it finds that on the queue.
+    #[cold]
+    fn tell_lost(&mut self, vi: ViIndex, descriptor: u64, word: u32) {
+        self.counters.lost_descriptors += 1;
+        self.failed.push(vi);
+        let Some(path) = self.vis.get(vi.0 as usize).and_then(Option::as_ref) else {
+            return;
+        };
+        self.events.push(AsyncEvent {
+            vi: path.handle,
+            instance: path.shared.instance(),
+            descriptor,
+            op_code: (word & status::OP_MASK) >> 16,
+            resource: ResourceCode::Descriptor,
+            code: ErrorCode::CompProt,
+        });
     }
 
     #[inline]
