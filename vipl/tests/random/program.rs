@@ -409,13 +409,13 @@ impl Generator {
                 nic,
                 shape: self.region(),
             },
-            30..=38 => Step::Deregister {
+            30..=33 => Step::Deregister {
                 end,
                 nic,
                 region: self.pick(),
                 mistake: self.mistake(&[Mistake::Address]),
             },
-            39..=43 => Step::QueryMem {
+            34..=43 => Step::QueryMem {
                 end,
                 nic,
                 region: self.pick(),

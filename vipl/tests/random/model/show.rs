@@ -61,6 +61,13 @@ impl fmt::Display for State {
         for (cq, groups) in &self.cqs {
             writeln!(f, "CQ {cq:#x} {groups:x?}")?;
         }
+        for (number, (message, certain)) in &self.written {
+            let (target, length) = (message.0.remote, message.0.length_bytes);
+            writeln!(
+                f,
+                "written #{number} {target:x?} {length:#x} certain: {certain}"
+            )?;
+        }
         writeln!(f, "told {:x?}", self.told)
     }
 }

@@ -233,6 +233,10 @@ impl State {
         let Some(arrived) = found.onward[to].pop_front() else {
             return Vec::new();
         };
+        if state.vis.get(&vi).is_none_or(|vi| vi.link != Some(link)) {
+            // It left: whatever comes is dropped.
+            return vec![state];
+        }
         match arrived {
             Onward::End => {
                 state.vi_mut(vi).link = None;

@@ -17,29 +17,15 @@ impl Player {
         self.oracle.work_on(&self.tables);
         let ends = self.oracle.at_rest(&self.tables);
         let deadline = Instant::now() + PATIENCE;
-        let fitting = loop {
-            let states = self.poll()?;
-            let mut wrong = String::new();
-            let mut fits = |end: &&State| {
-                let compared = self.compare(end, &states);
-                compared.map_err(|Violation(text)| wrong = text).is_ok()
+        loop {
+            let Err(Violation(wrong)) = self.come_to_rest(&ends) else {
+                return self.settle_clients();
             };
-            let fitting: Vec<State> = ends.iter().filter(&mut fits).cloned().collect();
-            if !fitting.is_empty() {
-                break fitting;
-            }
             if Instant::now() >= deadline {
-                return Err(Violation(format!(
-                    "not at rest: {wrong}\n{} possible ends, one of them:\n{}",
-                    ends.len(),
-                    ends[0]
-                )));
+                return Err(Violation(format!("not at rest: {wrong}")));
             }
             thread::yield_now();
-        };
-        // Whoever is in the middle of a turn ends it before these return.
-        self.poll()?;
-        self.come_to_rest(fitting)
+        }
     }
 
     /// Lets both ends work, and asks for the state of every VI.
@@ -103,36 +89,52 @@ impl Player {
         }
     }
 
-    /// Everything is as it must be in these states; memory must be, too. They differ in the order of what is on
-    /// completion queues, and in RDMA writes that were cut off.
-    fn come_to_rest(&mut self, mut fitting: Vec<State>) -> Checked {
-        self.note(|| "at rest".into());
-        loop {
-            let written = fitting[0].written.clone();
-            let expected = self.arenas.each_ref().map(Arena::expected);
-            self.expect_memory(&fitting[0]);
+    /// Is everything as it must be in one of these states? Those that fit are left; they differ in the order of what
+    /// is on completion queues.
+    fn come_to_rest(&mut self, ends: &[State]) -> Checked {
+        let mut wrong = String::new();
+        let states = self.poll()?;
+        let mut fits = |end: &&State| {
+            let compared = self.compare(end, &states);
+            let told = |Violation(text)| wrong = format!("{text}\nin {end}");
+            compared.map_err(told).is_ok()
+        };
+        if !ends.iter().any(|end| fits(&end)) {
+            return Err(Violation(wrong));
+        }
+        // Now nothing changes any more. Whoever is in the middle of a turn ends it before these return.
+        let states = self.poll()?;
+        let fits = |end: &&State| self.compare(end, &states).is_ok();
+        let mut fitting: Vec<State> = ends.iter().filter(fits).cloned().collect();
+        while let Some(tried) = fitting.first().cloned() {
+            let others = fitting.iter().any(|state| state.written != tried.written);
+            let before = others.then(|| self.arenas.each_ref().map(Arena::expected));
+            self.expect_memory(&tried);
             let Err(Violation(text)) = self.check_memory() else {
-                fitting.retain(|state| state.written == written);
-                break;
+                fitting.retain(|state| state.written == tried.written);
+                self.rest(fitting);
+                return Ok(());
             };
-            fitting.retain(|state| state.written != written);
-            if fitting.is_empty() {
-                return Err(Violation(text));
-            }
-            for (arena, expected) in self.arenas.iter_mut().zip(expected) {
-                arena.set_expected(expected);
+            wrong = format!("{text}\nin {tried}");
+            fitting.retain(|state| state.written != tried.written);
+            for (arena, before) in self.arenas.iter_mut().zip(before.into_iter().flatten()) {
+                arena.set_expected(before);
             }
         }
+        Err(Violation(wrong))
+    }
+
+    fn rest(&mut self, mut states: Vec<State>) {
+        self.note(|| "at rest".into());
         for (end, lent) in self.targets.drain(..) {
             self.arenas[end].take_back(lent);
         }
-        for state in &mut fitting {
+        for state in &mut states {
             state.written.clear();
             state.told.clear();
         }
         self.heard.lock().expect("no handler panics").clear();
-        self.oracle.replace(fitting);
-        self.settle_clients()
+        self.oracle.replace(states);
     }
 
     fn check_memory(&self) -> Checked {
