@@ -166,12 +166,20 @@ pub struct NicConfig {
     pub max_transfer_bytes: u32,
     /// Registered regions, at most 65535.
     pub max_regions: u32,
-    /// Registered bytes.
+    /// Registered bytes, counted in whole pages.
     pub max_registered_bytes: u64,
+    /// Bytes of one registered region.
+    pub max_region_bytes: u64,
     /// Protection tags.
     pub max_ptags: u32,
     /// Connection requests of others that wait for the program.
     pub max_incoming: u32,
+    /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
+    pub max_rdma_reads: u16,
+    /// Descriptors of a VI that are sent and not complete, and answers that it owes its peer, at
+    /// a time: RDMA reads and all that is posted behind them, at Reliable Reception everything.
+    /// What is posted beyond waits. 1 to 256.
+    pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
     /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on `af_packet`.
@@ -219,8 +227,11 @@ impl Default for NicConfig {
             max_transfer_bytes: 1 << 20,
             max_regions: 32768,
             max_registered_bytes: 1 << 40,
+            max_region_bytes: 1 << 40,
             max_ptags: 4096,
             max_incoming: 256,
+            max_rdma_reads: 16,
+            max_in_flight: 64,
             e_d_tov_ms: 2000,
             r_a_tov_ms: None,
             ulp_timeout_ms: None,
@@ -339,6 +350,13 @@ impl NicConfig {
             65535,
         )?;
         within("max_regions", u64::from(self.max_regions), 1, 65535)?;
+        within(
+            "max_registered_bytes",
+            self.max_registered_bytes,
+            4096,
+            1 << 47,
+        )?;
+        within("max_region_bytes", self.max_region_bytes, 1, 1 << 47)?;
         within("max_cq", u64::from(self.max_cq), 1, 65536)?;
         within("max_cq_entries", u64::from(self.max_cq_entries), 1, 1 << 24)?;
         within(
@@ -348,6 +366,8 @@ impl NicConfig {
             1 << 24,
         )?;
         within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
+        within("max_rdma_reads", u64::from(self.max_rdma_reads), 1, 256)?;
+        within("max_in_flight", u64::from(self.max_in_flight), 1, 256)?;
         within(
             "max_transfer_bytes",
             u64::from(self.max_transfer_bytes),

@@ -1,11 +1,10 @@
 //! The calls on a NIC that are not on the data path: create, destroy, register,
 //! connect. Each takes the NIC's turn for a moment; none of them waits in it.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use fcvi_frame::connect::{Attributes, NetAddress};
-use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level, ViParams};
+use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level};
 
 use crate::config::Protection;
 use crate::datapath::ViPath;
@@ -18,8 +17,13 @@ use crate::sync::Ordering;
 use crate::token::Held;
 use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
 
-/// Reliability level bits that are served: Unreliable and Reliable Delivery.
-pub const LEVELS_SUPPORTED: u16 = 1 | 2;
+pub(crate) mod attributes;
+
+/// Reliability level bits that are served: all three.
+pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
+
+/// Of these, the levels with RDMA reads: a read that is lost without notice would never end.
+pub const RDMA_READ_LEVELS: u16 = 2 | 4;
 
 /// Why a control call failed, in the words of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +42,7 @@ pub enum ControlError {
     Qos,
     /// The protection tag is not valid.
     Ptag,
-    /// RDMA reads are not supported.
+    /// RDMA reads are not supported at this reliability level.
     RdmaRead,
     /// Not in time.
     Timeout,
@@ -88,6 +92,19 @@ fn poller_of<'a>(
         .ok_or(ControlError::InvalidParameter)
 }
 
+/// The poller, for a call of an opening that needs a port which carries frames.
+fn working_poller_for<'a>(
+    held: &'a mut Held<'_, Option<Poller>>,
+    device: &Device,
+    instance: u64,
+) -> Outcome<&'a mut Poller> {
+    let poller = poller_for(held, device, instance)?;
+    match poller.failure {
+        None => Ok(poller),
+        Some(_) => Err(ControlError::Resource),
+    }
+}
+
 /// The poller, for a call on an opening of the NIC.
 fn poller_for<'a>(
     held: &'a mut Held<'_, Option<Poller>>,
@@ -103,6 +120,7 @@ fn level(bit: u16) -> Option<Level> {
     match bit {
         1 => Some(Level::UnreliableDelivery),
         2 => Some(Level::ReliableDelivery),
+        4 => Some(Level::ReliableReception),
         _ => None,
     }
 }
@@ -113,6 +131,9 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     let limit = u64::from(device.config.max_transfer_bytes);
     if settings.max_transfer_bytes == 0 || settings.max_transfer_bytes > limit {
         return Err(ControlError::Mtu);
+    }
+    if settings.qos != 0 {
+        return Err(ControlError::Qos);
     }
     let tag = if settings.ptag == 0 {
         match device.config.protection {
@@ -134,7 +155,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
             .ok_or(ControlError::Ptag)?;
         TagCheck::Tag(tag)
     };
-    if settings.rdma_read {
+    if settings.rdma_read && settings.reliability & RDMA_READ_LEVELS == 0 {
         return Err(ControlError::RdmaRead);
     }
     Ok((level, tag))
@@ -149,22 +170,16 @@ pub(crate) fn create_vi(
 ) -> Outcome<u64> {
     let (level, tag) = check_settings(device, settings)?;
     let mut held = device.hold();
-    let poller = poller_for(&mut held, device, instance)?;
+    let poller = working_poller_for(&mut held, device, instance)?;
     let cq = |raw: u64| match cq_of(raw) {
         Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
         None if raw == 0 => Ok(None),
         Some(_) | None => Err(ControlError::InvalidParameter),
     };
     let cqs = [cq(send_cq)?, cq(recv_cq)?];
-    let params = ViParams {
-        level,
-        max_transfer_bytes: settings.max_transfer_bytes as u32,
-        rdma_write: settings.rdma_write,
-        rdma_read: settings.rdma_read,
-    };
     let index = poller
         .engine
-        .create_vi(params)
+        .create_vi(attributes::params(level, settings))
         .ok_or(ControlError::Resource)?;
     let depth = device.config.max_descriptors_per_queue;
     let Some(vi) = device
@@ -174,14 +189,7 @@ pub(crate) fn create_vi(
         poller.engine.destroy_vi(index);
         return Err(ControlError::Resource);
     };
-    *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
-    let tag_number = match tag {
-        TagCheck::Tag(tag) => tag,
-        TagCheck::Lenient => 0,
-    };
-    vi.tag.store(tag_number, Ordering::Relaxed);
-    vi.max_transfer_bytes
-        .store(params.max_transfer_bytes, Ordering::Relaxed);
+    attributes::note(vi, settings, tag);
     for cq in cqs.into_iter().flatten() {
         let queues = cq.attached.fetch_add(1, Ordering::Relaxed) + 1;
         let needed = queues.saturating_mul(depth.next_power_of_two());
@@ -376,12 +384,12 @@ pub(crate) fn connect_wait(
 ) -> Outcome<Indication> {
     let (listener, epoch) = {
         let mut held = device.hold();
-        let poller = poller_for(&mut held, device, instance)?;
+        let poller = working_poller_for(&mut held, device, instance)?;
         (poller.engine.listen(local.discriminator), device.epoch())
     };
     let found = wait(device, limit, || {
         let mut held = device.hold();
-        match poller_for(&mut held, device, instance) {
+        match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
             Err(gone) => Some(Err(gone)),
         }
@@ -478,6 +486,9 @@ pub(crate) fn connect_request(
         let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
+        if poller.failure.is_some() {
+            return Err(unreachable_by(vi, poller, now_ns));
+        }
         let targets = poller.neighbours.ports(&remote.host);
         let command = ConnectCommand {
             local: *local,
@@ -492,6 +503,20 @@ pub(crate) fn connect_request(
         poller.path.flush();
     }
     outcome(vi, handle)
+}
+
+/// A request on a NIC that cannot reach anybody: a reliable VI goes to Error, and what is
+/// posted on it comes back flushed (VIPL 3.3.4).
+#[cold]
+fn unreachable_by(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> ControlError {
+    if poller.engine.state(vi.index) != Some(EndpointState::Idle) {
+        return ControlError::InvalidState;
+    }
+    if level(vi.settings().reliability) != Some(Level::UnreliableDelivery) {
+        poller.engine.fail_vi(now_ns, vi.index, &mut poller.path);
+        vi.device.announce(poller);
+    }
+    ControlError::NotReachable
 }
 
 /// State of a VI as the engine has it.

@@ -6,11 +6,13 @@ use std::collections::VecDeque;
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
-use pmd_port::{MbufBatch, Port};
+use fcvi_frame::fcoe::Eof;
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use pmd_port::layer::FailedPort;
+use pmd_port::{Mbuf, MbufBatch, Port};
 use vi_engine::{
-    AsyncError, Claim, Completion, EndpointState, Host, SendWork, Status, Transmit, ViIndex,
+    AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
+    ViIndex,
 };
 
 use crate::cq::Entry;
@@ -18,12 +20,18 @@ use crate::descriptor::{ControlSegment, control, status};
 use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
-use crate::post::{Cursor, scatter, still_valid};
+use crate::post::{Cursor, gather, scatter, still_valid};
 use crate::queue::{Slot, WorkQueue};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::RandomWords;
 use crate::vi::{CqShared, ViShared};
 use crate::workbench::Workbench;
+
+mod reads;
+#[cfg(test)]
+mod tests;
+
+use reads::ReadCursor;
 
 /// A VI as the poller knows it.
 pub(crate) struct ViPath {
@@ -34,8 +42,11 @@ pub(crate) struct ViPath {
     pub(crate) recv_cq: Option<&'static CqShared>,
     send_cursor: Cursor,
     recv_cursor: Cursor,
-    /// In the poller's run queue.
+    /// Descriptors at the head of the send queue that were sent and are not complete.
+    in_flight: u32,
+    /// In the run queue.
     pub(crate) queued: bool,
+    read_cursor: ReadCursor,
 }
 
 impl ViPath {
@@ -54,7 +65,9 @@ impl ViPath {
             recv_cq,
             send_cursor: Cursor::default(),
             recv_cursor: Cursor::default(),
+            in_flight: 0,
             queued: false,
+            read_cursor: ReadCursor::default(),
         }
     }
 }
@@ -73,6 +86,8 @@ pub(crate) struct PathCounters {
 /// Queues, memory and port of one NIC.
 pub(crate) struct Datapath {
     pub(crate) port: Box<dyn Port>,
+    /// The port before, once it failed.
+    failed_port: Option<Box<dyn Port>>,
     pub(crate) regions: &'static RegionTable,
     pub(crate) events: &'static EventQueue,
     pub(crate) vis: Vec<Option<ViPath>>,
@@ -82,6 +97,8 @@ pub(crate) struct Datapath {
     send_alone: bool,
     /// A descriptor was completed, or a control call got its answer, in this turn.
     pub(crate) completed: bool,
+    /// VIs that have something to send.
+    pub(crate) run: VecDeque<ViIndex>,
     /// VIs that must go to the Error state when the engine is done with its verb.
     pub(crate) failed: Vec<ViIndex>,
     /// VIs that went to the Error state: what is posted there is flushed.
@@ -107,11 +124,13 @@ impl Datapath {
         Self {
             send_alone: port.capabilities().send_alone,
             port,
+            failed_port: None,
             regions,
             events,
             vis: (0..max_vi).map(|_| None).collect(),
             batch: MbufBatch::new(),
             completed: false,
+            run: VecDeque::with_capacity(max_vi as usize),
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
@@ -125,6 +144,17 @@ impl Datapath {
         self.vis.get_mut(vi.0 as usize)?.as_mut()
     }
 
+    /// Has the VI served when its turn comes.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi)
+            && !path.queued
+        {
+            path.queued = true;
+            self.run.push_back(vi);
+        }
+    }
+
     /// Gives what is in the batch to the port. What it does not take stays.
     #[inline]
     pub(crate) fn flush(&mut self) {
@@ -133,9 +163,21 @@ impl Datapath {
         }
     }
 
+    /// Puts a port in the place of the one that failed that carries nothing. The failed one is
+    /// closed with the NIC. No received buffer is out.
+    #[cold]
+    pub(crate) fn fail_port(&mut self) {
+        while let Some(mbuf) = self.batch.pop() {
+            self.port.free(mbuf);
+        }
+        self.port.disarm();
+        let successor = Box::new(FailedPort::after(self.port.as_ref()));
+        self.failed_port = Some(core::mem::replace(&mut self.port, successor));
+    }
+
     /// A buffer towards a station, if there is room in the port and in the batch.
     #[inline]
-    fn buffer(&mut self, dst: MacAddress) -> Option<pmd_port::Mbuf> {
+    fn buffer(&mut self, dst: MacAddress) -> Option<Mbuf> {
         if self.batch.room() == 0 {
             self.flush();
             if self.batch.room() == 0 {
@@ -155,11 +197,53 @@ impl Datapath {
     }
 
     #[inline]
-    fn push(&mut self, mbuf: pmd_port::Mbuf) {
+    fn push(&mut self, mbuf: Mbuf) {
         if let Err(mbuf) = self.batch.push(mbuf) {
             // `buffer` made sure that there is room.
             self.port.free(mbuf);
         }
+    }
+
+    /// Sends one frame of this VI, which `build` puts together; it gives the frame's bytes.
+    #[inline(always)]
+    fn transmit(
+        &mut self,
+        vi: ViIndex,
+        dst: MacAddress,
+        build: impl FnOnce(&mut Workbench, &mut ViPath, &RegionTable) -> Option<usize>,
+    ) -> Transmit {
+        let Some(mbuf) = self.buffer(dst) else {
+            return Transmit::NoRoom;
+        };
+        let Self {
+            vis,
+            regions,
+            workbench,
+            ..
+        } = self;
+        let path = vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
+        let built = path.and_then(|path| build(workbench, path, regions));
+        self.transmit_built(mbuf, built)
+    }
+
+    /// Sends the frame of so many bytes that lies on the workbench; `None`: there is none.
+    #[inline(always)]
+    fn transmit_built(&mut self, mut mbuf: Mbuf, built: Option<usize>) -> Transmit {
+        let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
+            self.port.free(mbuf);
+            return Transmit::Fault;
+        };
+        mbuf.set_len(bytes);
+        self.push(mbuf);
+        // The copy comes last: what follows a store into a shared ring waits for its
+        // cache line if it has to read back anything that was just written.
+        if let Some(mbuf) = self.batch.back_mut() {
+            self.workbench.copy_to(mbuf.buffer_mut(), bytes);
+        }
+        if self.send_alone {
+            self.flush();
+        }
+        Transmit::Sent
     }
 
     /// Completes the head of a queue: the descriptor's own fields, the slot, the CQ.
@@ -176,7 +260,10 @@ impl Datapath {
             return;
         };
         let (queue, cq): (&WorkQueue, _) = match side {
-            Side::Send => (&path.shared.send, path.send_cq),
+            Side::Send => {
+                path.in_flight = path.in_flight.saturating_sub(1);
+                (&path.shared.send, path.send_cq)
+            }
             Side::Receive => (&path.shared.recv, path.recv_cq),
         };
         // SAFETY: we run under the turn; the reference ends with the completion below.
@@ -258,6 +345,11 @@ impl Datapath {
     }
 }
 
+#[inline]
+fn eof(last: bool) -> Eof {
+    if last { Eof::T } else { Eof::N }
+}
+
 /// The completed-operation code of a posted send descriptor.
 #[inline]
 fn send_op(slot: &Slot) -> u32 {
@@ -299,20 +391,31 @@ impl Host for Datapath {
         let regions = self.regions;
         let path = self.vi(vi)?;
         // SAFETY: we run under the turn; the reference ends with this call.
-        let slot = unsafe { path.shared.send.head() }?;
+        let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
         let mut fault = slot.fault;
-        if fault == 0 && !still_valid(slot, regions, path.tag, Access::Read) {
+        if fault == 0 && !still_valid(slot, regions, path.tag, slot.access()) {
             fault = status::PROTECTION_ERROR;
         }
         path.send_cursor = Cursor::default();
+        let remote = (slot.remote_address, slot.remote_handle);
         Some(SendWork {
             length_bytes: slot.length_bytes,
             immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
-            remote: (slot.control & control::OP_MASK == control::OP_RDMA_WRITE)
-                .then_some((slot.remote_address, slot.remote_handle)),
+            operation: match slot.control & control::OP_MASK {
+                control::OP_RDMA_WRITE => Operation::Write { remote },
+                control::OP_RDMA_READ => Operation::Read { remote },
+                _ => Operation::Send,
+            },
             fence: slot.control & control::QFENCE != 0,
             fault: Status(fault),
         })
+    }
+
+    #[inline]
+    fn keep_in_flight(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi) {
+            path.in_flight += 1;
+        }
     }
 
     #[inline]
@@ -334,67 +437,28 @@ impl Host for Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        let Some(mut mbuf) = self.buffer(template.dst()) else {
-            return Transmit::NoRoom;
-        };
-        let Self {
-            vis,
-            regions,
-            workbench,
-            ..
-        } = self;
-        let built = vis
-            .get_mut(vi.0 as usize)
-            .and_then(Option::as_mut)
-            .and_then(|path| {
-                // SAFETY: we run under the turn; the reference ends with this call.
-                let slot = unsafe { path.shared.send.head() }?;
-                if !still_valid(slot, regions, path.tag, Access::Read) {
-                    return None;
-                }
-                let eof = if last { Eof::T } else { Eof::N };
-                let from = (&*slot, &mut path.send_cursor);
+        self.transmit(vi, template.dst(), |workbench, path, regions| {
+            // SAFETY: we run under the turn; the reference ends with this call.
+            let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
+            if !still_valid(slot, regions, path.tag, slot.access()) {
+                return None;
+            }
+            let (eof, cursor) = (eof(last), &mut path.send_cursor);
+            workbench.build(template, per_frame, payload_bytes as usize, eof, |to| {
                 // SAFETY: the segments were found valid just now.
-                unsafe { workbench.build(template, per_frame, from, payload_bytes as usize, eof) }
-            });
-        let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
-            self.port.free(mbuf);
-            return Transmit::Fault;
-        };
-        mbuf.set_len(bytes);
-        self.push(mbuf);
-        // The copy comes last: what follows a store into a shared ring waits for its
-        // cache line if it has to read back anything that was just written.
-        if let Some(mbuf) = self.batch.back_mut() {
-            self.workbench.copy_to(mbuf.buffer_mut(), bytes);
-        }
-        if self.send_alone {
-            self.flush();
-        }
-        Transmit::Sent
+                unsafe { gather(cursor, slot, per_frame.relative_offset, to) }
+            })
+        })
     }
 
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
-        let Some(mut mbuf) = self.buffer(header.dst) else {
+        let Some(mbuf) = self.buffer(header.dst) else {
             return Transmit::NoRoom;
         };
-        let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
-        let buffer = mbuf.buffer_mut();
-        let emitted = header.emit(buffer).ok().and_then(|at| {
-            buffer
-                .get_mut(at..at + payload.len())?
-                .copy_from_slice(payload);
-            seal(buffer, bytes, Eof::T).ok()
-        });
-        if emitted.is_none() {
-            // A control frame is at most 252 bytes; only a port that cannot carry FCoE
-            // at all comes here, and such a port is refused when it is opened.
-            self.port.free(mbuf);
-            return Transmit::Fault;
-        }
-        mbuf.set_len(bytes);
-        self.push(mbuf);
-        Transmit::Sent
+        // A control frame is at most 252 bytes; only a port that cannot carry FCoE at all
+        // has no room for it, and such a port is refused when it is opened.
+        let built = self.workbench.build_control(header, payload);
+        self.transmit_built(mbuf, built)
     }
 
     #[inline]
@@ -493,6 +557,31 @@ impl Host for Datapath {
         // SAFETY: checked in this turn, and deregistration needs the turn.
         unsafe { copy::write_in_order(at, payload) };
         true
+    }
+
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        self.place_in_flight(vi, ahead, offset_bytes, payload)
+    }
+
+    fn check_rdma_read(&mut self, vi: ViIndex, source: &DeviceHeader) -> bool {
+        let bytes = u64::from(source.tot_len);
+        self.may_be_read(vi, (source.rmt_va, source.rmt_va_handle), bytes)
+    }
+
+    fn transmit_read(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        source: (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.send_read(vi, (template, per_frame), source, payload_bytes, last)
+    }
+
+    fn resume(&mut self, vi: ViIndex) {
+        self.enqueue(vi);
     }
 
     fn flush_sends(&mut self, vi: ViIndex) {

@@ -10,7 +10,7 @@
 //! | `post` | a descriptor parsed and copied once |
 //! | `queue`, `cq` | work queues and completion queues |
 //! | `memory` | registered regions, protection, copies in and out |
-//! | `datapath` | what the protocol engine asks for, done |
+//! | `datapath` | what the protocol engine asks for, done; RDMA reads in a room of their own |
 //! | `workbench` | where a frame is put together |
 //! | `poller` | one turn: frames in, timers, doorbells, frames out |
 //! | `progress` | who takes turns when: inline, pinned, asleep |
@@ -49,7 +49,7 @@ pub mod events;
 pub mod nic;
 pub mod work;
 
-pub use control::{ControlError, LEVELS_SUPPORTED};
+pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 pub use instance::Handler;
 pub use memory::LockPolicy;
 pub use open::OpenError;

@@ -61,6 +61,8 @@ pub struct ViSettings {
     pub reliability: u16,
     /// Longest message in bytes.
     pub max_transfer_bytes: u64,
+    /// Quality of service; only 0, for none, is supported.
+    pub qos: u64,
     /// Handle of the protection tag; 0 for none.
     pub ptag: u64,
     /// RDMA writes of the peer are accepted.
@@ -84,6 +86,8 @@ pub(crate) struct ViShared {
     pub(crate) connecting: AtomicU32,
     pub(crate) tag: AtomicU32,
     pub(crate) max_transfer_bytes: AtomicU32,
+    /// RDMA reads can be posted: not at Unreliable Delivery.
+    pub(crate) reads: AtomicBool,
     pub(crate) send_cq: AtomicU64,
     pub(crate) recv_cq: AtomicU64,
     pub(crate) settings: Mutex<ViSettings>,
@@ -104,6 +108,7 @@ impl ViShared {
             connecting: AtomicU32::new(0),
             tag: AtomicU32::new(0),
             max_transfer_bytes: AtomicU32::new(0),
+            reads: AtomicBool::new(false),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),
             settings: Mutex::new(ViSettings::default()),

@@ -29,6 +29,15 @@ pub enum Queue {
     Receive,
 }
 
+/// What becomes of a descriptor for which the work queue has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The VI breaks (VIPL 3.5.1, 6.3.1).
+    Break,
+    /// The call fails with [`ControlError::Resource`] and nothing is posted.
+    Refuse,
+}
+
 impl ViShared {
     #[inline]
     fn queue(&self, queue: Queue) -> &WorkQueue {
@@ -50,6 +59,7 @@ impl ViShared {
             },
             max_segments: self.device.config.max_segments_per_descriptor,
             max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
+            reads: &self.reads,
         }
     }
 
@@ -117,6 +127,7 @@ pub unsafe fn post(
     queue: Queue,
     descriptor: *mut RawDescriptor,
     region: u32,
+    when_full: WhenFull,
 ) -> Outcome<()> {
     let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     let address = descriptor as u64;
@@ -129,6 +140,9 @@ pub unsafe fn post(
         // Under the post end, which whoever ends the VI takes.
         if !vi.is_live(handle) {
             return Err(ControlError::InvalidParameter);
+        }
+        if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
+            return Err(ControlError::Resource);
         }
         // SAFETY: passed on from our caller.
         let posted = unsafe { vi.post(queue, &mut end, address, region) };

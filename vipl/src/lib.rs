@@ -31,4 +31,4 @@ pub use descriptor::{Completed, CompletedOperation, Descriptor, Operation, PostE
 pub use memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RemoteBuffer};
 pub use nic::{Nic, Ptag};
 pub use types::*;
-pub use vi::{Vi, ViBuilder};
+pub use vi::{Vi, ViBuilder, ViChange};

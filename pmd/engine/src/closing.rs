@@ -164,6 +164,13 @@ impl Engine {
         }
     }
 
+    /// Nobody can be told anything any more.
+    pub(crate) fn forget_all_closing(&mut self, now_ns: u64) {
+        for index in 0..self.closing.len() {
+            self.forget_closing(now_ns, index);
+        }
+    }
+
     fn forget_closing(&mut self, now_ns: u64, index: usize) {
         self.timers.clear(TimerKey::Closing(index as u32));
         let closing = self.closing.get_mut(index).and_then(Option::take);

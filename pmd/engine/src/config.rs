@@ -39,6 +39,12 @@ pub struct EngineConfig {
     pub max_closing: u32,
     /// A message ID further ahead than this is not believed.
     pub message_window: u32,
+    /// RDMA reads of a peer that one VI keeps at a time, 1 to 256. Told to the peer, which
+    /// asks no more; one that does breaks its connection.
+    pub max_reads_accepted: u16,
+    /// Descriptors that one VI has in flight at a time, 1 to 256, and responses that it may
+    /// owe its peer. More are sent when earlier ones complete.
+    pub max_unanswered: u32,
 }
 
 impl EngineConfig {
@@ -59,6 +65,8 @@ impl EngineConfig {
             max_incoming: 256,
             max_closing: 1024,
             message_window: 1 << 24,
+            max_reads_accepted: 16,
+            max_unanswered: 64,
         }
     }
 }

@@ -92,7 +92,11 @@ impl Engine {
             max_transfer_bytes: params.max_transfer_bytes,
             qos_class: profile::QOS_CLASS_3,
             cs_ctl: profile::CS_CTL,
-            max_reads: 0,
+            max_reads: if params.rdma_read {
+                self.config.max_reads_accepted
+            } else {
+                0
+            },
             receive_data_field_bytes: self.config.data_field_bytes,
         }
     }
@@ -144,21 +148,15 @@ impl Engine {
         first_msg_id: u32,
         expected: u32,
     ) {
-        let own = self.config.n_port_id;
-        let data_field = self
-            .config
-            .data_field_bytes
-            .min(link.remote.receive_data_field_bytes);
         let peer_index = self.adopt_peer(now_ns, link.peer);
+        let Some(level) = self.level_of(vi) else {
+            return;
+        };
+        let tx = TxStream::new(&self.config, &link, level, first_msg_id);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        ep.tx = Some(Box::new(TxStream::new(
-            own,
-            &link,
-            first_msg_id,
-            data_field,
-        )));
+        ep.tx = Some(Box::new(tx));
         ep.rx = RxStream {
             expected,
             timer_set: ep.rx.timer_set,

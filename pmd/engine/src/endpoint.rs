@@ -1,16 +1,19 @@
 //! One VI as the protocol sees it: its state and its two message streams.
 
 use fcvi_frame::connect::Attributes;
-use fcvi_frame::fc::NPortId;
-use fcvi_frame::flags::WireReliability;
+use fcvi_frame::fc::{FCtl, NPortId};
+use fcvi_frame::flags::{WireReliability, message_request};
 use fcvi_frame::frame::HeaderTemplate;
+use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
+use crate::answer::Answers;
 use crate::closing::Farewell;
 use crate::connect::{ClientAttempt, ConnectError, RemoteVi};
 use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
+use crate::transmit::InFlight;
 
 /// Reliability level of a VI (VIPL 4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +22,9 @@ pub enum Level {
     UnreliableDelivery,
     /// Reliable Delivery.
     ReliableDelivery,
+    /// Reliable Reception: as Reliable Delivery, and a send or write completes when the
+    /// other end has placed it.
+    ReliableReception,
 }
 
 impl Level {
@@ -27,7 +33,17 @@ impl Level {
         match self {
             Level::UnreliableDelivery => WireReliability::Ud,
             Level::ReliableDelivery => WireReliability::Rd,
+            Level::ReliableReception => WireReliability::Rr,
         }
+    }
+
+    /// FCVI_FLAGS that every send and write of this level has [FCVI P-6].
+    pub(crate) const fn request_flags(self) -> u8 {
+        let response = match self {
+            Level::UnreliableDelivery | Level::ReliableDelivery => 0,
+            Level::ReliableReception => message_request::RESPONSE_REQUESTED,
+        };
+        self.wire().to_flags() | response
     }
 }
 
@@ -40,7 +56,7 @@ pub struct ViParams {
     pub max_transfer_bytes: u32,
     /// RDMA writes of the other end are accepted.
     pub rdma_write: bool,
-    /// RDMA reads of the other end are accepted; told to the peer only.
+    /// RDMA reads of the other end are accepted; not at Unreliable Delivery.
     pub rdma_read: bool,
 }
 
@@ -140,14 +156,34 @@ pub(crate) struct TxMessage {
     pub(crate) next_seq_cnt: u16,
 }
 
+/// What the level says in every frame of a send or write [FCVI P-3, P-6].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framing {
+    /// F_CTL of any frame but the last.
+    pub(crate) f_ctl: FCtl,
+    /// F_CTL of the last one, without fill.
+    pub(crate) last_f_ctl: FCtl,
+    pub(crate) flags: u8,
+}
+
 /// The sending side of a connection.
 pub(crate) struct TxStream {
     pub(crate) next_msg_id: u32,
     pub(crate) message: Option<TxMessage>,
     pub(crate) send: HeaderTemplate,
     pub(crate) write: HeaderTemplate,
+    pub(crate) read: HeaderTemplate,
+    /// Also of an answer to a read, whose header is as long.
     pub(crate) send_payload_bytes: u32,
     pub(crate) write_payload_bytes: u32,
+    pub(crate) framing: Framing,
+    /// What is sent is not complete at once: the level is Reliable Reception, or something
+    /// is in flight.
+    pub(crate) tracked: bool,
+    /// There are `answers` to be sent.
+    pub(crate) answering: bool,
+    pub(crate) in_flight: InFlight,
+    pub(crate) answers: Answers,
 }
 
 /// What a message that is being put together is for.
@@ -175,6 +211,8 @@ pub(crate) struct RxMessage {
     pub(crate) placed_bytes: u32,
     pub(crate) immediate: Option<u32>,
     pub(crate) kind: RxKind,
+    /// FCVI_SEND_RQST or FCVI_WRITE_RQST.
+    pub(crate) opcode: Opcode,
 }
 
 /// The receiving side of a connection.

@@ -94,6 +94,17 @@ impl Engine {
         Some(ViIndex(slot as u32))
     }
 
+    /// Replaces the consumer's choices for a VI; only for an Idle one. False if they stay.
+    pub fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
+        match self.endpoint_mut(vi) {
+            Some(ep) if matches!(ep.phase, Phase::Idle) => {
+                ep.params = params;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
     /// Removes a VI; only an Idle one can go. False if it stays.
     pub fn destroy_vi(&mut self, vi: ViIndex) -> bool {
         let idle = self
@@ -103,6 +114,7 @@ impl Engine {
             self.endpoints[vi.slot()] = None;
             self.timers.clear(TimerKey::Receive(vi.0));
             self.timers.clear(TimerKey::Connect(vi.0));
+            self.timers.clear(TimerKey::Answer(vi.0));
         }
         idle
     }
@@ -127,6 +139,7 @@ impl Engine {
             match key {
                 TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), host),
+                TimerKey::Answer(slot) => self.answer_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Incoming(index) => self.incoming_timeout(index),
                 TimerKey::Closing(index) => self.closing_timeout(now_ns, index, host),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, host),

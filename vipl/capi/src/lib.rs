@@ -15,6 +15,8 @@
 //!
 //! | module | calls |
 //! | --- | --- |
+//! | `attributes` | VipSetViAttributes VipSetMemAttributes |
+//! | `management` | VipQuerySystemManagementInfo |
 //! | `nic` | VipOpenNic VipCloseNic VipQueryNic VipErrorCallback |
 //! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ |
 //! | `queue` | VipPostSend VipPostRecv, the Done and Wait calls, VipCQDone VipCQWait |
@@ -23,9 +25,11 @@
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
 
 mod address;
+mod attributes;
 mod connect;
 mod guard;
 mod logger;
+mod management;
 mod memory;
 mod name;
 mod nic;
@@ -34,9 +38,11 @@ mod queue;
 mod types;
 mod vi;
 
+pub use attributes::{VipSetMemAttributes, VipSetViAttributes};
 pub use connect::{
     VipConnectAccept, VipConnectReject, VipConnectRequest, VipConnectWait, VipDisconnect,
 };
+pub use management::VipQuerySystemManagementInfo;
 pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, VipRegisterMem};
 pub use name::{VipNSGetHostByAddr, VipNSGetHostByName, VipNSInit, VipNSShutdown};
 pub use nic::{VipCloseNic, VipErrorCallback, VipOpenNic, VipQueryNic};
@@ -45,7 +51,7 @@ pub use queue::{
     VipSendWait,
 };
 pub use types::{
-    ErrorHandlerFn, RawHandle, VipBoolean, VipErrorDescriptor, VipMemAttributes, VipNetAddress,
-    VipNicAttributes, VipReturn, VipUlong, VipViAttributes,
+    ErrorHandlerFn, RawHandle, VipAutodiscoveryList, VipBoolean, VipErrorDescriptor,
+    VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong, VipViAttributes,
 };
 pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi};

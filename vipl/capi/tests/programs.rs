@@ -43,6 +43,36 @@ fn args_under_valgrind() {
 }
 
 #[test]
+fn attributes_shared() {
+    run("attributes", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn attributes_static() {
+    run("attributes", Linkage::Static, Run::Plain);
+}
+
+#[test]
+fn attributes_under_valgrind() {
+    run("attributes", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
+fn failure_shared() {
+    run("failure", Linkage::Shared, Run::Plain);
+}
+
+#[test]
+fn failure_static() {
+    run("failure", Linkage::Static, Run::Plain);
+}
+
+#[test]
+fn failure_under_valgrind() {
+    run("failure", Linkage::Shared, Run::Valgrind);
+}
+
+#[test]
 fn loop_shared() {
     run("loop", Linkage::Shared, Run::Plain);
 }

@@ -251,6 +251,17 @@ impl SecondProcess {
         Self(command.spawn().unwrap())
     }
 
+    /// Stops it where it is; it has stopped when this returns.
+    pub(crate) fn stop(&self) {
+        let pid = self.0.id() as libc::pid_t;
+        // SAFETY: signals a child that was not waited for, so that the number is still its own.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+        let mut status = 0;
+        // SAFETY: as above; waitpid(2) writes one status.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+        assert!(waited == pid && libc::WIFSTOPPED(status));
+    }
+
     /// Ends it as nothing can prevent.
     pub(crate) fn kill(&mut self) {
         self.0.kill().unwrap();

@@ -33,7 +33,7 @@ pub(crate) enum IncomingState {
 pub(crate) struct Incoming {
     generation: u32,
     pub(super) state: IncomingState,
-    pub(super) s_id: NPortId,
+    pub(crate) s_id: NPortId,
     pub(super) connection_id: u32,
     pub(super) originator_handle: u32,
     pub(super) first_msg_id: u32,

@@ -72,6 +72,11 @@ pub(crate) struct ClientAttempt {
 }
 
 impl ClientAttempt {
+    /// The ports that were asked.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = NPortId> {
+        self.targets.iter().map(|target| target.id)
+    }
+
     /// When it wants to be looked after.
     pub(super) fn next_attention_ns(&self) -> u64 {
         let asks = self.targets.iter().filter(|t| t.is_open());

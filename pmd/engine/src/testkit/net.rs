@@ -38,7 +38,7 @@ pub(crate) fn params(level: Level) -> ViParams {
         level,
         max_transfer_bytes: 1 << 20,
         rdma_write: true,
-        rdma_read: false,
+        rdma_read: level != Level::UnreliableDelivery,
     }
 }
 
@@ -229,6 +229,22 @@ impl Net {
         id
     }
 
+    /// Posts a read of `len` bytes.
+    pub(crate) fn post_read(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        source: (u64, u32),
+        len: usize,
+    ) -> u64 {
+        self.post(node, vi, read(source, len))
+    }
+
+    /// What completed reads brought since the last time.
+    pub(crate) fn read_data(&mut self, node: usize, vi: ViIndex) -> Vec<(u64, Vec<u8>)> {
+        core::mem::take(&mut self.nodes[node].host.vi(vi).reads)
+    }
+
     /// A verb of the engine, and what it sends goes to the wire.
     pub(crate) fn act<T>(
         &mut self,
@@ -262,12 +278,22 @@ impl Net {
         let mut posted: Vec<ViIndex> = host
             .vis
             .iter()
-            .filter(|(_, q)| !q.sends.is_empty())
+            .filter(|(_, q)| !q.sends.is_empty() || q.resumed)
             .map(|(vi, _)| *vi)
             .collect();
         posted.sort();
         for vi in posted {
-            while engine.pump(now_ns, vi, 16, host) == crate::Pumped::More {}
+            host.vi(vi).resumed = false;
+            loop {
+                match engine.pump(now_ns, vi, 16, host) {
+                    crate::Pumped::More => {}
+                    crate::Pumped::Idle => break,
+                    crate::Pumped::Blocked => {
+                        host.vi(vi).resumed = true;
+                        break;
+                    }
+                }
+            }
         }
         self.collect(node);
         self.check_bounds(node);
@@ -279,14 +305,25 @@ impl Net {
         let config = engine.config();
         assert!(engine.incoming.len() <= config.max_incoming as usize);
         assert!(engine.closing.len() <= config.max_closing as usize);
+        for tx in engine
+            .endpoints
+            .iter()
+            .flatten()
+            .filter_map(|e| e.tx.as_ref())
+        {
+            assert!(tx.in_flight.len() <= config.max_unanswered as usize);
+        }
         assert!(engine.peers.len() <= config.max_vi as usize);
-        let keys = 1 + 2 * config.max_vi + config.max_incoming + config.max_closing;
+        let keys = 1 + 3 * config.max_vi + config.max_incoming + config.max_closing;
         assert!(engine.timers.len() <= keys as usize);
     }
 
     /// Lets time pass: frames arrive, timers fire.
     pub(crate) fn advance(&mut self, duration_ns: u64) {
         let end_ns = self.now_ns + duration_ns;
+        for node in 0..self.nodes.len() {
+            self.pump(node);
+        }
         loop {
             let timers = self.nodes.iter().filter_map(|n| n.engine.poll_timeout());
             let next = timers.chain(self.wire.next_ns()).min();
@@ -318,6 +355,24 @@ impl Net {
             }
             self.pump(node);
         }
+    }
+
+    /// One frame arrives, the oldest on its way, and each node sends what it can. False if
+    /// there is none.
+    pub(crate) fn deliver_one(&mut self) -> bool {
+        let Some(at_ns) = self.wire.next_ns() else {
+            return false;
+        };
+        self.now_ns = self.now_ns.max(at_ns);
+        let now_ns = self.now_ns;
+        let Some((to, bytes)) = self.wire.arrived(now_ns) else {
+            return false;
+        };
+        self.act(to, |engine, host| engine.handle_frame(now_ns, &bytes, host));
+        for node in 0..self.nodes.len() {
+            self.pump(node);
+        }
+        true
     }
 
     /// Lets everything arrive that is on its way; no procedure repeats anything meanwhile.
@@ -355,6 +410,16 @@ impl Net {
     pub(crate) fn inject(&mut self, to: usize, bytes: &[u8]) {
         let now_ns = self.now_ns;
         self.act(to, |engine, host| engine.handle_frame(now_ns, bytes, host));
+    }
+}
+
+/// A read of `len` bytes.
+pub(crate) fn read(source: (u64, u32), len: usize) -> Send {
+    Send {
+        data: vec![0; len],
+        remote: Some(source),
+        read: true,
+        ..Send::default()
     }
 }
 

@@ -73,9 +73,11 @@ impl Wire {
         }
     }
 
-    /// Loses the next `count` frames of this IU (`None`: ELS) from this node.
+    /// Loses the next `count` frames of this IU (`None`: ELS) from this node, whatever was
+    /// asked before.
     pub(crate) fn lose(&mut self, from: usize, opcode: impl Into<Option<Opcode>>, count: u32) {
         let opcode = opcode.into();
+        self.losses.retain(|l| (l.from, l.opcode) != (from, opcode));
         self.losses.push(Loss {
             from,
             opcode,

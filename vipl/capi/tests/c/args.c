@@ -44,6 +44,9 @@ static void nic_calls(VIP_NIC_HANDLE bad, Device *device)
     CHECK(handle == 0, "a failed registration gives memory handle 0");
     CHECK_RETURN(VipDeregisterMem(bad, name, 1), INVALID);
     CHECK_RETURN(VipQueryMem(bad, name, 1, &memory), INVALID);
+    CHECK_RETURN(VipSetMemAttributes(bad, name, 1, &memory), INVALID);
+    VIP_AUTODISCOVERY_LIST list = {1, NULL, 0};
+    CHECK_RETURN(VipQuerySystemManagementInfo(bad, VIP_SMI_AUTODISCOVERY, &list), INVALID);
     CHECK_RETURN(VipCreateVi(bad, &attributes, NULL, NULL, &out), INVALID);
     CHECK_RETURN(VipCreateCQ(bad, 16, &out), INVALID);
     CHECK_RETURN(VipConnectWait(bad, &address.address, 0, &remote.address, &attributes, &out),
@@ -66,6 +69,8 @@ static void vi_calls(VIP_VI_HANDLE bad, Device *device, Arena *arena)
 
     address_of(device, "nobody", &address);
     CHECK_RETURN(VipQueryVi(bad, &state, &attributes, &flag, &flag), INVALID);
+    attributes = vi_attributes(device, &(PairOptions){0});
+    CHECK_RETURN(VipSetViAttributes(bad, &attributes), INVALID);
     CHECK_RETURN(VipPostSend(bad, descriptor, arena->handle), INVALID);
     CHECK_RETURN(VipPostRecv(bad, descriptor, arena->handle), INVALID);
     out = descriptor;
@@ -148,7 +153,11 @@ static void nic_limits(const Device *device)
     CHECK(a->MaxPtags >= a->MaxVI && a->MaxVI > 0, "a protection tag for every VI");
     CHECK(a->MaxCQ > 0 && a->MaxCQEntries > 0 && a->MaxDescriptorsPerQueue > 0, "queues");
     CHECK(a->ReliabilityLevelSupport & VIP_SERVICE_RELIABLE_DELIVERY, "Reliable Delivery");
-    CHECK((a->RDMAReadSupport & ~a->ReliabilityLevelSupport) == 0, "reads on known levels only");
+    CHECK(a->ReliabilityLevelSupport == (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY |
+                                         VIP_SERVICE_RELIABLE_RECEPTION),
+          "all reliability levels");
+    CHECK(a->RDMAReadSupport == (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION),
+          "RDMA reads where nothing is lost without notice");
     CHECK(a->ThreadSafe == VIP_TRUE || a->ThreadSafe == VIP_FALSE, "ThreadSafe is a VIP_BOOLEAN");
 }
 
@@ -170,15 +179,15 @@ static void create_vi(Device *device)
                      VIP_INVALID_RELIABILITY_LEVEL);
     }
     for (VIP_RELIABILITY_LEVEL level = 1; level <= 4; level = (VIP_RELIABILITY_LEVEL)(level * 2)) {
-        bool supported = device->attributes.ReliabilityLevelSupport & level;
+        bool reads = device->attributes.RDMAReadSupport & level;
         wrong.ReliabilityLevel = level;
-        CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi),
-                     supported ? VIP_SUCCESS : VIP_INVALID_RELIABILITY_LEVEL);
-        if (supported)
-            CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
+        CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi), VIP_SUCCESS);
+        CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
         wrong.EnableRdmaRead = VIP_TRUE;
-        if (supported && !(device->attributes.RDMAReadSupport & level))
-            CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi), VIP_INVALID_RDMAREAD);
+        CHECK_RETURN(VipCreateVi(device->nic, &wrong, NULL, NULL, &vi),
+                     reads ? VIP_SUCCESS : VIP_INVALID_RDMAREAD);
+        if (reads)
+            CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
         wrong.EnableRdmaRead = VIP_FALSE;
     }
     wrong = good;
@@ -231,12 +240,12 @@ static void memory_calls(Device *device)
     attributes.Ptag = (VIP_PROTECTION_HANDLE)5;
     CHECK_RETURN(VipRegisterMem(device->nic, region, 4096, &attributes, &handle), VIP_INVALID_PTAG);
     attributes.Ptag = device->ptag;
-    if (device->attributes.RDMAReadSupport == 0) {
-        attributes.EnableRdmaRead = VIP_TRUE;
-        CHECK_RETURN(VipRegisterMem(device->nic, region, 4096, &attributes, &handle),
-                     VIP_INVALID_RDMAREAD);
-        attributes.EnableRdmaRead = VIP_FALSE;
-    }
+    attributes.EnableRdmaRead = VIP_TRUE;
+    REQUIRE_RETURN(VipRegisterMem(device->nic, region, 4096, &attributes, &handle), VIP_SUCCESS);
+    CHECK_RETURN(VipQueryMem(device->nic, region, handle, &found), VIP_SUCCESS);
+    CHECK(found.EnableRdmaRead == VIP_TRUE, "memory that peers may read says so");
+    CHECK_RETURN(VipDeregisterMem(device->nic, region, handle), VIP_SUCCESS);
+    attributes.EnableRdmaRead = VIP_FALSE;
 
     REQUIRE_RETURN(VipRegisterMem(device->nic, region + 1, 4099, &attributes, &handle), VIP_SUCCESS);
     CHECK(handle != 0, "a memory handle is not 0");

@@ -270,6 +270,30 @@ static VIP_RETURN any_object_call(unsigned which)
     }
 }
 
+/* A list as C promises it: its array is as long as it says, for as many as there can be. */
+static VIP_RETURN any_discovery(void)
+{
+    VIP_NET_ADDRESS *entries[SPOTS];
+    VIP_AUTODISCOVERY_LIST list = {any_number(), below(4) ? entries : NULL, below(SPOTS + 1)};
+
+    for (unsigned n = 0; n < SPOTS; n++)
+        entries[n] = any_pointer();
+    return VipQuerySystemManagementInfo(any_handle(),
+                                        below(8) ? VIP_SMI_AUTODISCOVERY : any_number(),
+                                        below(8) ? &list : NULL);
+}
+
+static VIP_RETURN any_change(unsigned which)
+{
+    switch (which) {
+    case 0: return VipSetViAttributes(any_handle(), any_vi_attributes());
+    case 1:
+        return VipSetMemAttributes(any_handle(), below(2) ? any_pointer() : victims.arena.base,
+                                   any_mem_handle(), any_mem_attributes());
+    default: return any_discovery();
+    }
+}
+
 static VIP_RETURN any_vi_call(unsigned which)
 {
     switch (which) {
@@ -293,12 +317,15 @@ static VIP_RETURN any_vi_call(unsigned which)
     }
 }
 
-enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 13 };
+enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 13, CHANGES = 3 };
 
 static VIP_RETURN any_call(void)
 {
-    unsigned which = below(NIC_CALLS + OBJECT_CALLS + VI_CALLS);
+    unsigned which = below(NIC_CALLS + OBJECT_CALLS + VI_CALLS + CHANGES);
 
+    if (which < CHANGES)
+        return any_change(which);
+    which -= CHANGES;
     if (which < NIC_CALLS)
         return any_nic_call(which);
     which -= NIC_CALLS;

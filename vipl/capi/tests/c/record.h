@@ -39,6 +39,10 @@
 #define VipCQWait(...) RECORDED(VipCQWait, VipCQWait(__VA_ARGS__))
 #define VipCreateCQ(...) RECORDED(VipCreateCQ, VipCreateCQ(__VA_ARGS__))
 #define VipDestroyCQ(...) RECORDED(VipDestroyCQ, VipDestroyCQ(__VA_ARGS__))
+#define VipSetViAttributes(...) RECORDED(VipSetViAttributes, VipSetViAttributes(__VA_ARGS__))
+#define VipSetMemAttributes(...) RECORDED(VipSetMemAttributes, VipSetMemAttributes(__VA_ARGS__))
+#define VipQuerySystemManagementInfo(...) \
+    RECORDED(VipQuerySystemManagementInfo, VipQuerySystemManagementInfo(__VA_ARGS__))
 #define VipNSInit(...) RECORDED(VipNSInit, VipNSInit(__VA_ARGS__))
 #define VipNSGetHostByName(...) RECORDED(VipNSGetHostByName, VipNSGetHostByName(__VA_ARGS__))
 #define VipNSGetHostByAddr(...) RECORDED(VipNSGetHostByAddr, VipNSGetHostByAddr(__VA_ARGS__))

@@ -77,7 +77,7 @@ pub(crate) const CALLS: &[Call] = &[
     Call { name: "VipConnectWait", clause: "3.3.1", answers: &[
         (SUCCESS, Test("connect", "addresses")),
         (TIMEOUT, Test("args", "address_calls")),
-        (ERROR_RESOURCE, Never("any number of threads may wait; the requests have the limit, and their clients are told")),
+        (ERROR_RESOURCE, Test("failure", "calls_afterwards")),
         (INVALID_PARAMETER, Test("args", "address_calls")),
     ] },
     Call { name: "VipConnectAccept", clause: "3.3.2", answers: &[
@@ -128,7 +128,7 @@ pub(crate) const CALLS: &[Call] = &[
         (ERROR_RESOURCE, Test("limits", "regions")),
         (INVALID_PARAMETER, Test("args", "memory_calls")),
         (INVALID_PTAG, Test("args", "memory_calls")),
-        (INVALID_RDMAREAD, Test("args", "memory_calls")),
+        (INVALID_RDMAREAD, Never("RDMA reads are supported; at which reliability level is a matter of the VI")),
     ] },
     Call { name: "VipDeregisterMem", clause: "3.4.4", answers: &[
         (SUCCESS, Test("args", "memory_calls")),
@@ -195,15 +195,38 @@ pub(crate) const CALLS: &[Call] = &[
         (INVALID_PARAMETER, Test("args", "open_and_names")),
         (ERROR_RESOURCE, Never(ONLY_LOCAL)),
     ] },
+    Call { name: "VipSetViAttributes", clause: "3.7.2", answers: &[
+        (SUCCESS, Test("attributes", "vi_attributes_one_by_one")),
+        (INVALID_PARAMETER, Test("attributes", "vi_attributes_one_by_one")),
+        (INVALID_STATE, Test("attributes", "vi_states")),
+        (INVALID_RELIABILITY_LEVEL, Test("attributes", "vi_attributes_one_by_one")),
+        (INVALID_MTU, Test("attributes", "vi_attributes_one_by_one")),
+        (INVALID_QOS, Test("attributes", "vi_attributes_one_by_one")),
+        (INVALID_PTAG, Test("attributes", "vi_attributes_one_by_one")),
+        (INVALID_RDMAREAD, Test("attributes", "vi_attributes_one_by_one")),
+        (ERROR_RESOURCE, Never(ONLY_LOCAL)),
+    ] },
     Call { name: "VipQueryVi", clause: "3.7.3", answers: &[
         (SUCCESS, Test("args", "query_vi")),
         (INVALID_PARAMETER, Test("args", "query_vi")),
+        (ERROR_RESOURCE, Never(ONLY_LOCAL)),
+    ] },
+    Call { name: "VipSetMemAttributes", clause: "3.7.4", answers: &[
+        (SUCCESS, Test("attributes", "mem_attributes")),
+        (INVALID_PARAMETER, Test("attributes", "mem_attributes")),
+        (INVALID_PTAG, Test("attributes", "mem_attributes")),
+        (INVALID_RDMAREAD, Test("attributes", "mem_attributes")),
         (ERROR_RESOURCE, Never(ONLY_LOCAL)),
     ] },
     Call { name: "VipQueryMem", clause: "3.7.5", answers: &[
         (SUCCESS, Test("args", "memory_calls")),
         (INVALID_PARAMETER, Test("args", "memory_calls")),
         (ERROR_RESOURCE, Never(ONLY_LOCAL)),
+    ] },
+    Call { name: "VipQuerySystemManagementInfo", clause: "3.7.6", answers: &[
+        (SUCCESS, Test("attributes", "autodiscovery")),
+        (INVALID_PARAMETER, Test("attributes", "autodiscovery")),
+        (ERROR_RESOURCE, Test("attributes", "autodiscovery")),
     ] },
     Call { name: "VipErrorCallback", clause: "3.8.1", answers: &[
         (SUCCESS, Test("errors", "default_handler")),

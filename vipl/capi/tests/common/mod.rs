@@ -8,6 +8,7 @@ pub(crate) mod calls;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -143,10 +144,18 @@ impl Installation {
             .args(["--foreground", "--kill-after=10", limit_s])
             .arg(program);
         command.env("VIADUCT_CONFIG", self.config());
+        command.env("FRAGILE_SEGMENT", self.fragile_segment());
         command
             .env_remove("VIPL_PROTECTION")
             .env_remove("VIADUCT_LOG");
         command
+    }
+
+    /// The file of the segment of the NIC that a test damages.
+    fn fragile_segment(&self) -> PathBuf {
+        let user = fs::metadata(&self.root).expect("our own directory").uid();
+        let id = self.root.file_name().expect("a name").display();
+        Path::new(FRAGILE_DIRECTORY).join(format!("viaduct-{user}-fragile-{id}/segment"))
     }
 
     /// Builds the examples with their own Makefile.
@@ -165,7 +174,10 @@ impl Installation {
     }
 }
 
-/// A NIC with the usual limits, and one that has little of everything. Nothing is lost in shared
+/// Where the segment is that a test damages.
+const FRAGILE_DIRECTORY: &str = "/dev/shm";
+
+/// A NIC with the usual limits, one that has little of everything, and one to be damaged. Nothing is lost in shared
 /// memory: with this time-out no request is repeated, however slow the machine is under valgrind.
 fn nics(id: &str) -> String {
     format!(
@@ -174,7 +186,11 @@ fn nics(id: &str) -> String {
          [[nic]]\nname = \"SMALL\"\nport = \"shm\"\nsegment = \"small-{id}\"\n\
          ulp_timeout_ms = 240000\n\
          max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_transfer_bytes = 8388608\n"
+         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_transfer_bytes = 8388608\n\
+         neighbour = [{{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }}, \
+         {{ host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }}]\n\
+         [[nic]]\nname = \"FRAGILE\"\nport = \"shm\"\nsegment = \"fragile-{id}\"\n\
+         ulp_timeout_ms = 240000\ndirectory = \"{FRAGILE_DIRECTORY}\"\n"
     )
 }
 
