@@ -259,6 +259,7 @@ impl Generator {
                 };
                 shape.mistake = Mistake::None;
                 shape.rdma_write = true;
+                shape.rdma_read = true;
                 program.push(Step::Register { end, nic, shape });
             }
             let entries = u64::from(1 + self.seeded.below(20));
@@ -444,16 +445,16 @@ impl Generator {
             read_only: self.seeded.percent(15),
             dice: self.seeded.next() as u32,
             rdma_write: self.seeded.percent(60),
-            rdma_read: self.seeded.percent(10),
+            rdma_read: self.seeded.percent(60),
             mistake: self.mistake(&[Mistake::Attribute, Mistake::Address]),
         }
     }
 
     fn good_vi(&mut self) -> ViShape {
         let mut shape = self.vi();
-        shape.level = self.seeded.one_of(&[1, 2]);
+        shape.level = self.seeded.one_of(&[1, 2, 4]);
         shape.max_transfer_bytes = 4096;
-        shape.rdma_read = false;
+        shape.rdma_read = shape.level != 1;
         shape.tag = Pick {
             number: 0,
             wrong: false,
@@ -471,10 +472,10 @@ impl Generator {
             })
         };
         ViShape {
-            level: self.seeded.weighted(&[(45, 1), (45, 2), (10, 4)]),
+            level: self.seeded.weighted(&[(30, 1), (33, 2), (33, 4), (4, 8)]),
             max_transfer_bytes: self.seeded.weighted(&[(15, 100), (60, 4096), (25, 65536)]),
             rdma_write: self.seeded.percent(75),
-            rdma_read: self.seeded.percent(5),
+            rdma_read: self.seeded.percent(50),
             tag: self.pick(),
             send_cq: cq(self),
             recv_cq: cq(self),
@@ -533,9 +534,9 @@ impl Generator {
 
     fn send(&mut self) -> Shape {
         match self.seeded.below(100) {
-            0..=64 => self.shape(Operation::Message, &SEND_FLAWS),
-            65..=96 => self.shape(Operation::RdmaWrite, &WRITE_FLAWS),
-            _ => self.shape(Operation::RdmaRead, &SEND_FLAWS),
+            0..=59 => self.shape(Operation::Message, &SEND_FLAWS),
+            60..=84 => self.shape(Operation::RdmaWrite, &WRITE_FLAWS),
+            _ => self.shape(Operation::RdmaRead, &WRITE_FLAWS),
         }
     }
 }

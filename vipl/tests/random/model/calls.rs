@@ -261,6 +261,8 @@ impl State {
         let found = self.vi_mut(vi);
         found.queue_mut(side).items.push_back(Item {
             posted: Bytes(Rc::clone(posted)),
+            sent: false,
+            ready: None,
             done: None,
         });
         let at_once = match side {
@@ -283,6 +285,7 @@ impl State {
                 Some(Item {
                     posted,
                     done: Some(completion),
+                    ..
                 }),
                 Seen::Completed {
                     address,
@@ -334,6 +337,7 @@ impl State {
         found.state = ViState::Idle;
         found.broken = false;
         found.asking = None;
+        found.owed.clear();
         self.flush(tables, vi);
         // What is broken by its own flush was told; the VI is Idle all the same.
         self.vi_mut(vi).broken = false;

@@ -12,6 +12,8 @@ pub(crate) mod errors {
     pub(crate) const LENGTH: u32 = 1 << 3;
     pub(crate) const PARTIAL: u32 = 1 << 4;
     pub(crate) const FLUSHED: u32 = 1 << 5;
+    pub(crate) const RDMA_PROTECTION: u32 = 1 << 7;
+    pub(crate) const REMOTE_DESCRIPTOR: u32 = 1 << 8;
     pub(crate) const ALL: u32 = 0xFFFE;
 }
 
@@ -40,7 +42,9 @@ pub(crate) struct Posted {
     pub(crate) segments: Vec<Segment>,
     /// What is wrong whenever it is looked at.
     pub(crate) faults: u32,
-    /// What is sent: the bytes of the data segments.
+    /// Processed only when all earlier reads of the queue are complete.
+    pub(crate) fence: bool,
+    /// What is sent, the bytes of the data segments; or read, those at the remote address.
     pub(crate) payload: Rc<[u8]>,
     /// The control segment as it was posted.
     pub(crate) control: [u8; CONTROL_BYTES as usize],
@@ -49,6 +53,8 @@ pub(crate) struct Posted {
 /// Bytes of a control segment.
 pub(crate) const CONTROL_BYTES: u64 = 32;
 const SEGMENT_BYTES: u64 = 16;
+/// The operation of an RDMA read.
+const READ: u16 = 2;
 /// Where the status word begins; posting clears it.
 const STATUS: usize = 28;
 
@@ -98,6 +104,7 @@ pub(crate) fn judge_post(
     let reserved = u32_at(bytes, 16);
     let length_bytes = u32_at(bytes, 24);
     let operation = control & 3;
+    let reads = vi.attributes.reliability & tables.limits.rdma_read_levels != 0;
     let too_many = count > tables.limits.segments;
     if !too_many && !there(CONTROL_BYTES + u64::from(count) * SEGMENT_BYTES) {
         return Judged::Unreadable { address };
@@ -116,10 +123,10 @@ pub(crate) fn judge_post(
     let mut remote = None;
     match (side, operation) {
         (Side::Send | Side::Receive, 0) => {}
-        (Side::Send, 1) if segments.is_empty() => {
-            faults |= errors::FORMAT;
-        }
-        (Side::Send, 1) => {
+        // RDMA reads are for some levels only (VIPL 4.5, 4.6).
+        (Side::Send, 2) if !reads => faults |= errors::FORMAT,
+        (Side::Send, 1 | 2) if segments.is_empty() => faults |= errors::FORMAT,
+        (Side::Send, 1 | 2) => {
             let address_segment = segments.remove(0);
             if address_segment.length != 0 {
                 faults |= errors::FORMAT;
@@ -134,7 +141,13 @@ pub(crate) fn judge_post(
         faults |= errors::LENGTH;
     }
     let payload = if faults == 0 && side == Side::Send {
-        payload(&segments)
+        match remote.filter(|_| operation == READ) {
+            Some(remote) => payload(&[Segment {
+                length: length_bytes,
+                ..remote
+            }]),
+            None => payload(&segments),
+        }
     } else {
         Vec::new()
     };
@@ -144,7 +157,9 @@ pub(crate) fn judge_post(
         address,
         handle,
         operation,
-        immediate: (control & 4 != 0).then(|| u32_at(bytes, 20)),
+        // Of a read it is ignored (VIPL 5.2).
+        immediate: (control & 4 != 0 && operation != READ).then(|| u32_at(bytes, 20)),
+        fence: control & 8 != 0,
         length_bytes,
         remote,
         segments,
@@ -158,14 +173,18 @@ impl Posted {
     /// What is wrong with it at this moment, regions included.
     pub(crate) fn faults_now(&self, tables: &Tables, vi: &ViFacts) -> u32 {
         let wanted = match self.side {
-            Side::Send => Use::Read,
-            Side::Receive => Use::Write,
+            Side::Send if !self.is_read() => Use::Read,
+            Side::Send | Side::Receive => Use::Write,
         };
         let allowed = own_memory(tables, vi, self)
             && self.segments.iter().all(|s| {
                 s.length == 0 || tables.allows(vi, s.handle, s.address, u64::from(s.length), wanted)
             });
         self.faults | if allowed { 0 } else { errors::PROTECTION }
+    }
+
+    pub(crate) fn is_read(&self) -> bool {
+        self.side == Side::Send && self.operation == READ
     }
 
     /// Bytes that it has room for.
@@ -179,6 +198,7 @@ impl Posted {
             (Side::Receive, _) => Some(1),
             (Side::Send, 0) => Some(0),
             (Side::Send, 1) => Some(2),
+            (Side::Send, READ) if self.faults & errors::FORMAT == 0 => Some(4),
             (Side::Send, _) => None,
         }
     }

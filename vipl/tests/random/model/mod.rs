@@ -10,11 +10,13 @@
 //! | `descriptor` | what is wrong with a descriptor [VIPL 5] |
 //! | `state` | queues, completions, completion queues [VIPL 3.5, 6.1] |
 //! | `transfer` | messages, breaks, disconnects [VIPL 2.4, 3.3.5, 3.8.1, 6.2, 6.3] |
+//! | `sending` | descriptors in flight, answers, reads [VIPL 2.4, 5.2, 6.1] |
 //! | `calls` | what each call returns and changes |
 //! | `show` | states in words |
 
 mod calls;
 mod descriptor;
+mod sending;
 mod show;
 mod state;
 mod tables;

@@ -21,6 +21,7 @@ impl fmt::Display for Queue {
         for item in &self.items {
             let id = item.posted.0.id;
             match &item.done {
+                None if item.sent => write!(f, " #{id} in flight")?,
                 None => write!(f, " #{id}")?,
                 Some(done) => write!(
                     f,
@@ -52,6 +53,7 @@ impl fmt::Display for State {
                 for item in onward {
                     match item {
                         Onward::Message(message) => write!(f, " #{}", message.0.id)?,
+                        Onward::Answer { id, errors } => write!(f, " answer #{id}:{errors:x}")?,
                         Onward::End => f.write_str(" end")?,
                     }
                 }

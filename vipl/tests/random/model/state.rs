@@ -50,6 +50,10 @@ impl Hash for Bytes {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Item {
     pub(crate) posted: Bytes,
+    /// In flight: sent, and not complete.
+    pub(crate) sent: bool,
+    /// How it completes once all before it are complete (VIPL 6.1).
+    pub(crate) ready: Option<Completion>,
     pub(crate) done: Option<Completion>,
 }
 
@@ -64,6 +68,24 @@ impl Queue {
     pub(crate) fn next(&self) -> Option<&Rc<Posted>> {
         let pending = self.items.iter().find(|item| item.done.is_none());
         pending.map(|item| &item.posted.0)
+    }
+
+    /// The oldest descriptor that is not in flight.
+    pub(super) fn next_unsent(&self) -> Option<&Rc<Posted>> {
+        let unsent = |item: &&Item| item.done.is_none() && !item.sent;
+        self.items.iter().find(unsent).map(|item| &item.posted.0)
+    }
+
+    /// The descriptors in flight.
+    pub(super) fn in_flight(&self) -> impl Iterator<Item = &Item> {
+        let in_flight = |item: &&Item| item.done.is_none() && item.sent;
+        self.items.iter().filter(in_flight)
+    }
+
+    /// The descriptor of this name, if it is not complete.
+    pub(super) fn pending_mut(&mut self, id: u64) -> Option<&mut Item> {
+        let named = |item: &&mut Item| item.posted.0.id == id && item.done.is_none();
+        self.items.iter_mut().find(named)
     }
 
     fn complete_next(&mut self, completion: Completion) {
@@ -88,6 +110,8 @@ pub(crate) struct Vi {
     pub(crate) asking: Option<u64>,
     pub(crate) send: Queue,
     pub(crate) recv: Queue,
+    /// Reads of the other end that wait for their data.
+    pub(crate) owed: VecDeque<Bytes>,
 }
 
 impl Vi {
@@ -99,6 +123,7 @@ impl Vi {
             asking: None,
             send: Queue::default(),
             recv: Queue::default(),
+            owed: VecDeque::new(),
         }
     }
 
@@ -121,6 +146,11 @@ impl Vi {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Onward {
     Message(Bytes),
+    /// What became of a message at Reliable Reception, or of a read; 0 or the error bits of which one is set.
+    Answer {
+        id: u64,
+        errors: u32,
+    },
     /// The other end left the connection.
     End,
 }

@@ -119,6 +119,8 @@ pub(crate) enum Use {
     Write,
     /// The target of the other end's RDMA writes.
     RemoteWrite,
+    /// The source of the other end's RDMA reads.
+    RemoteRead,
 }
 
 impl Tables {
@@ -151,6 +153,7 @@ impl Tables {
                         Use::Read => true,
                         Use::Write => region.writable,
                         Use::RemoteWrite => region.writable && region.rdma_write,
+                        Use::RemoteRead => region.rdma_read,
                     }
             })
     }

@@ -1,7 +1,5 @@
 //! What a provider does on its own: sends what is posted, places what arrives, ends what is broken.
 
-use std::rc::Rc;
-
 use vipl::{ErrorCode, ResourceCode, ViState};
 
 use super::descriptor::{Segment, errors};
@@ -13,7 +11,7 @@ const UNRELIABLE: u16 = 1;
 /// Completed-operation code of a receive that an RDMA write took.
 const REMOTE_RDMA_WRITE: u32 = 3;
 
-fn failed(errors: u32, operation: Option<u32>, side: Side) -> Completion {
+pub(super) fn failed(errors: u32, operation: Option<u32>, side: Side) -> Completion {
     Completion {
         errors,
         operation,
@@ -25,7 +23,7 @@ fn failed(errors: u32, operation: Option<u32>, side: Side) -> Completion {
 }
 
 /// An asynchronous error about a VI.
-fn about(vi: u64, code: ErrorCode) -> Told {
+pub(super) fn about(vi: u64, code: ErrorCode) -> Told {
     Told {
         vi,
         code: code as u32,
@@ -43,10 +41,9 @@ impl State {
                 let mut state = self.clone();
                 state.fail(tables, handle);
                 next.push(state);
-            } else if vi.state == ViState::Connected && vi.send.next().is_some() {
-                let mut state = self.clone();
-                state.send_one(tables, handle);
-                next.push(state);
+            } else if vi.state == ViState::Connected {
+                next.extend(self.send_one(tables, handle));
+                next.extend(self.serve_read(tables, handle));
             }
         }
         for (&link, found) in &self.links {
@@ -69,7 +66,13 @@ impl State {
     }
 
     /// Completes one descriptor alone. Memory of it that is gone breaks the VI at once (VIPL 3.8.1, 6.3.1).
-    fn complete_one(&mut self, tables: &Tables, vi: u64, side: Side, completion: Completion) {
+    pub(super) fn complete_one(
+        &mut self,
+        tables: &Tables,
+        vi: u64,
+        side: Side,
+        completion: Completion,
+    ) {
         let (entry, lost) = self.complete(tables, vi, side, completion);
         self.add_entries(entry);
         if lost {
@@ -111,7 +114,10 @@ impl State {
     /// An RDMA write of several frames that ended in the middle may have placed some of its bytes.
     fn note_uncertain(&mut self, tables: &Tables, message: &Bytes) {
         let length = u64::from(message.0.length_bytes);
-        if message.0.remote.is_some() && length > tables.limits.native_mtu_bytes {
+        if message.0.remote.is_some()
+            && !message.0.is_read()
+            && length > tables.limits.native_mtu_bytes
+        {
             self.written.insert(message.0.id, (message.clone(), false));
         }
     }
@@ -140,6 +146,7 @@ impl State {
         found.onward[to].push_back(Onward::End);
         // Nobody takes what is still on its way to this VI.
         self.drop_onward(tables, link, 1 - to);
+        self.vi_mut(vi).owed.clear();
         self.tidy_links();
     }
 
@@ -153,7 +160,7 @@ impl State {
     }
 
     /// The connection breaks here: Error, both queues flushed, the loss told (VIPL 2.4, 6.2).
-    fn break_here(&mut self, tables: &Tables, vi: u64) {
+    pub(super) fn break_here(&mut self, tables: &Tables, vi: u64) {
         if self.vis[&vi].state != ViState::Connected {
             return;
         }
@@ -177,50 +184,14 @@ impl State {
         }
     }
 
-    fn reliable(tables: &Tables, vi: u64) -> bool {
+    pub(super) fn reliable(tables: &Tables, vi: u64) -> bool {
         tables.vis[&vi].attributes.reliability != UNRELIABLE
     }
 
-    fn break_reliable(&mut self, tables: &Tables, vi: u64) {
+    pub(super) fn break_reliable(&mut self, tables: &Tables, vi: u64) {
         if Self::reliable(tables, vi) {
             self.break_here(tables, vi);
         }
-    }
-
-    /// The head of a send queue is processed.
-    fn send_one(&mut self, tables: &Tables, vi: u64) {
-        let Some(posted) = self.vis[&vi].send.next().cloned() else {
-            return;
-        };
-        let operation = posted.completed_operation();
-        let faults = posted.faults_now(tables, &tables.vis[&vi]);
-        if faults != 0 {
-            self.complete_one(
-                tables,
-                vi,
-                Side::Send,
-                failed(faults, operation, Side::Send),
-            );
-            self.break_reliable(tables, vi);
-            return;
-        }
-        // Complete when every byte was taken: at these levels nobody waits for the other end.
-        if let Some(link) = self.vis[&vi]
-            .link
-            .and_then(|link| self.links.get_mut(&link))
-        {
-            let to = usize::from(link.vis[0] == vi);
-            link.onward[to].push_back(Onward::Message(Bytes(Rc::clone(&posted))));
-        }
-        let completion = Completion {
-            errors: 0,
-            operation,
-            immediate: None,
-            length_bytes: Some(posted.length_bytes),
-            placed: None,
-            lost: false,
-        };
-        self.complete_one(tables, vi, Side::Send, completion);
     }
 
     /// The oldest thing on its way to a VI is there.
@@ -240,10 +211,19 @@ impl State {
         match arrived {
             Onward::End => {
                 state.vi_mut(vi).link = None;
+                state.vi_mut(vi).owed.clear();
                 state.vi_mut(vi).state = ViState::Error;
                 state.flush(tables, vi);
                 state.tell(about(vi, ErrorCode::ConnLost));
                 state.tidy_links();
+                vec![state]
+            }
+            Onward::Answer { id, errors } => {
+                state.answered(tables, vi, id, errors);
+                vec![state]
+            }
+            Onward::Message(bytes) if bytes.0.is_read() => {
+                state.receive_read(tables, vi, bytes);
                 vec![state]
             }
             Onward::Message(bytes) => match bytes.0.remote {
@@ -258,8 +238,10 @@ impl State {
 
     /// A message arrives.
     fn receive(&mut self, tables: &Tables, vi: u64, message: Bytes) {
+        let id = message.0.id;
         let Some(posted) = self.vis[&vi].recv.next().cloned() else {
             self.tell(about(vi, ErrorCode::RecvqEmpty));
+            self.answer(tables, vi, id, errors::REMOTE_DESCRIPTOR);
             self.break_reliable(tables, vi);
             return;
         };
@@ -270,6 +252,7 @@ impl State {
         if faults != 0 {
             let operation = posted.completed_operation();
             let completion = failed(faults, operation, Side::Receive);
+            self.answer(tables, vi, id, errors::REMOTE_DESCRIPTOR);
             self.complete_one(tables, vi, Side::Receive, completion);
             self.break_reliable(tables, vi);
             return;
@@ -282,6 +265,7 @@ impl State {
             placed: Some(message),
             lost: false,
         };
+        self.answer(tables, vi, id, 0);
         self.complete_one(tables, vi, Side::Receive, completion);
     }
 
@@ -295,14 +279,16 @@ impl State {
     ) -> Vec<State> {
         let facts = &tables.vis[&vi];
         let length = u64::from(message.0.length_bytes);
-        let (handle, address) = (target.handle, target.address);
+        let (handle, address, id) = (target.handle, target.address, message.0.id);
         let allowed = facts.attributes.rdma_write
             && tables.allows(facts, handle, address, length, Use::RemoteWrite);
         let Some(immediate) = message.0.immediate else {
             if allowed {
                 self.written.insert(message.0.id, (message, true));
+                self.answer(tables, vi, id, 0);
             } else {
                 self.tell(about(vi, ErrorCode::RdmawProt));
+                self.answer(tables, vi, id, errors::RDMA_PROTECTION);
                 self.break_reliable(tables, vi);
             }
             return vec![self];
@@ -310,13 +296,14 @@ impl State {
         let Some(posted) = self.vis[&vi].recv.next().cloned() else {
             // If it was refused as well, the guide does not say which of the two errors is told.
             let mut states = Vec::new();
-            for (code, fits) in [
-                (ErrorCode::RecvqEmpty, true),
-                (ErrorCode::RdmawProt, !allowed),
+            for (code, answer, fits) in [
+                (ErrorCode::RecvqEmpty, errors::REMOTE_DESCRIPTOR, true),
+                (ErrorCode::RdmawProt, errors::RDMA_PROTECTION, !allowed),
             ] {
                 if fits {
                     let mut state = self.clone();
                     state.tell(about(vi, code));
+                    state.answer(tables, vi, id, answer);
                     state.break_reliable(tables, vi);
                     states.push(state);
                 }
@@ -324,9 +311,16 @@ impl State {
             return states;
         };
         let mut faults = posted.faults_now(tables, facts);
+        let mut answer = if faults == 0 {
+            0
+        } else {
+            errors::REMOTE_DESCRIPTOR
+        };
         if !allowed {
             faults |= errors::PROTECTION;
+            answer |= errors::RDMA_PROTECTION;
         }
+        self.answer(tables, vi, id, answer);
         let operation = Some(REMOTE_RDMA_WRITE);
         if faults != 0 {
             let completion = failed(faults, operation, Side::Receive);

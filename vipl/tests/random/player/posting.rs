@@ -4,7 +4,7 @@ use pmd::descriptor::{ControlSegment, DataSegment, control};
 use vipl::{MemoryHandle, RawDescriptor, ViHandle, ViState, provider as vip};
 
 use super::{Checked, Player};
-use crate::arena::Lent;
+use crate::arena::{Arena, Lent};
 use crate::model::{Judged, Verdict, ViFacts, judge_post};
 use crate::program::{Flaw, Operation, Pick, Shape, Side};
 use crate::seeded::Seeded;
@@ -103,7 +103,8 @@ impl Player {
 
     fn judge(&mut self, facts: &ViFacts, side: Side, draft: &Draft) -> Judged {
         let id = self.name();
-        let arena = &self.arenas[facts.end];
+        let arenas = &self.arenas;
+        let arena = &arenas[facts.end];
         let length = 32 + 16 * draft.segments.len();
         let there = length.min((self.arenas[facts.end].hole() - draft.address) as usize);
         let bytes = arena.read(draft.address, there);
@@ -112,11 +113,11 @@ impl Player {
             let mut payload = Vec::new();
             for segment in segments {
                 let length = segment.length as usize;
-                if arena.holds(segment.address, segment.length.into()) {
-                    payload.extend(arena.read(segment.address, length));
-                } else {
+                let there = |arena: &&Arena| arena.holds(segment.address, segment.length.into());
+                match arenas.iter().find(there) {
+                    Some(arena) => payload.extend(arena.read(segment.address, length)),
                     // It is refused before it is read.
-                    payload.resize(payload.len() + length, 0);
+                    None => payload.resize(payload.len() + length, 0),
                 }
             }
             payload
@@ -352,9 +353,13 @@ impl Player {
             return false;
         };
         draft.targets.push((facts.end, lent));
+        if shape.operation == Operation::RdmaRead {
+            let bytes: Vec<u8> = (0..length).map(|_| dice.next() as u8).collect();
+            self.arenas[facts.end].write(address, &bytes);
+        }
         let mut target = DataSegment {
             address,
-            handle: self.target_region(&facts, address, length, true, dice),
+            handle: self.target_region(&facts, shape, (address, length), true, dice),
             length: 0,
         };
         let regions = &self.tables.ends[facts.end].regions;
@@ -375,7 +380,7 @@ impl Player {
                 }
             }
             Some(Flaw::TargetRights) => {
-                target.handle = self.target_region(&facts, address, length, false, dice);
+                target.handle = self.target_region(&facts, shape, (address, length), false, dice);
             }
             _ => {}
         }
@@ -383,13 +388,13 @@ impl Player {
         true
     }
 
-    /// Handle of a region of the target that lets it be written, or does not.
+    /// Handle of a region of the target that allows the operation, or does not.
     fn target_region(
         &self,
         facts: &ViFacts,
-        address: u64,
-        length: u32,
-        rdma_write: bool,
+        shape: &Shape,
+        (address, length): (u64, u32),
+        allowed: bool,
         dice: &mut Seeded,
     ) -> u32 {
         let fitting: Vec<u32> = self.tables.ends[facts.end]
@@ -397,7 +402,11 @@ impl Player {
             .iter()
             .filter(|(_, r)| {
                 r.tag == facts.tag
-                    && r.rdma_write == rdma_write
+                    && allowed
+                        == match shape.operation {
+                            Operation::RdmaRead => r.rdma_read,
+                            Operation::Message | Operation::RdmaWrite => r.rdma_write,
+                        }
                     && r.base <= address
                     && address + u64::from(length) <= r.end
             })

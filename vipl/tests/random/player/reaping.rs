@@ -75,7 +75,7 @@ impl Player {
         let arena = &mut self.arenas[end];
         for segment in &posted.segments {
             let length = segment.length as usize;
-            let placed = posted.side == Side::Receive && completion.errors == 0;
+            let placed = is_target(posted) && completion.errors == 0;
             if placed && arena.holds(segment.address, segment.length.into()) {
                 arena.check(segment.address, length)?;
             }
@@ -93,7 +93,7 @@ impl Player {
             // The words in it were compared with what they must be; the link to the next one is open.
             arena.adopt(posted.address, 32);
         }
-        if posted.side == Side::Send {
+        if !is_target(posted) {
             return;
         }
         if completion.errors != 0 {
@@ -151,6 +151,11 @@ impl Player {
             .see(|| text, |state| state.entry_taken(cq, seen))?;
         Ok(seen.is_some())
     }
+}
+
+/// Is it told where to place bytes?
+fn is_target(posted: &Posted) -> bool {
+    posted.side == Side::Receive || posted.is_read()
 }
 
 fn look(vi: u64, side: Side, wait: bool) -> vipl::Result<Done> {
