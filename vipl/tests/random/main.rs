@@ -14,8 +14,8 @@
 //! | `model` | the rules |
 //! | `shrink` | a failing program made short |
 //!
-//! `VIADUCT_SEED=n` plays the program of that seed alone; `STEPS=n` sets how many steps are played, `SECONDS=n` for
-//! how long. `ci/random-programs` plays many.
+//! `VIADUCT_SEED=n` plays the program of that seed alone, `STEPS=n` so many steps of it. Without a seed, programs are
+//! played from `FIRST_SEED=n` on: `STEPS=n` steps in all, or for `SECONDS=n`. `ci/random-programs` plays many.
 
 mod arena;
 mod model;
@@ -28,7 +28,7 @@ mod shrink;
 use std::time::{Duration, Instant};
 
 use oracle::Violation;
-use player::Player;
+use player::{Player, Tally};
 use program::{Generator, Step};
 
 /// Steps of one program.
@@ -45,17 +45,20 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// Plays a program in a fresh world. The trace is what was done up to a violation.
-fn play(program: &[Step]) -> Result<(), (Violation, Vec<String>)> {
+fn play(program: &[Step]) -> Result<Tally, (Violation, Vec<String>)> {
     let mut player = Player::new();
-    player
-        .play(program)
-        .map_err(|violation| (violation, player.trace().to_vec()))
+    match player.play(program) {
+        Ok(()) => Ok(player.tally().clone()),
+        Err(violation) => Err((violation, player.trace().to_vec())),
+    }
 }
 
-fn play_seed(seed: u64, steps: usize) {
+/// Plays the program of a seed; one that fails is made shorter and shown.
+fn play_seed(seed: u64, steps: usize) -> Tally {
     let program = Generator::new(seed).program(steps);
-    let Err((violation, trace)) = play(&program) else {
-        return;
+    let (violation, trace) = match play(&program) {
+        Ok(tally) => return tally,
+        Err(failure) => failure,
     };
     eprintln!("seed {seed} fails: {}", violation.0);
     eprintln!("making it shorter ...");
@@ -72,6 +75,26 @@ fn play_seed(seed: u64, steps: usize) {
     );
 }
 
+/// What every run of some thousand steps reaches, or it is not what it should be.
+const REACHED: [&str; 16] = [
+    "UD send: success",
+    "RD send: success",
+    "RR send: success",
+    "UD write: success",
+    "RD write: success",
+    "RR write: success",
+    "RD read: success",
+    "RR read: success",
+    "UD receive: success",
+    "RD receive: success",
+    "RR receive: success",
+    "UD receive: success, immediate",
+    "RD receive: errors 0x20",
+    "RR send: errors 0x20",
+    "asynchronous error 0",
+    "asynchronous error 1",
+];
+
 #[test]
 fn random_programs_of_both_ends_see_what_the_rules_allow() {
     let steps = number("STEPS").map(|steps| steps as usize);
@@ -85,22 +108,27 @@ fn random_programs_of_both_ends_see_what_the_rules_allow() {
         (None, Some(_)) => usize::MAX,
         (None, None) => RUN_STEPS,
     };
-    let first = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .expect("the clock is right")
-        .as_nanos() as u64;
+    let first = number("FIRST_SEED").unwrap_or(1);
     let start = Instant::now();
-    let mut played = 0;
-    let mut seed = first;
-    println!("first seed: {first}");
+    let (mut played, mut seed, mut reached) = (0, first, Tally::new());
     while played < all && limit.is_none_or(|limit| start.elapsed() < limit) {
-        play_seed(seed, PROGRAM_STEPS);
+        for (what, times) in play_seed(seed, PROGRAM_STEPS) {
+            *reached.entry(what).or_default() += times;
+        }
         played += PROGRAM_STEPS;
         seed += 1;
     }
+    for (what, times) in &reached {
+        println!("{times:8} {what}");
+    }
     println!(
-        "{played} steps in {:?}, last seed: {}",
-        start.elapsed(),
-        seed - 1
+        "{played} steps, seeds {first} to {}, {:?}",
+        seed - 1,
+        start.elapsed()
     );
+    if played >= RUN_STEPS {
+        for what in REACHED {
+            assert!(reached.contains_key(what), "never reached: {what}");
+        }
+    }
 }

@@ -53,7 +53,11 @@ pub(crate) struct Player {
     asking: BTreeMap<u64, Asking>,
     names: u64,
     trace: Vec<String>,
+    tally: Tally,
 }
+
+/// How often what happened.
+pub(crate) type Tally = BTreeMap<String, u64>;
 
 /// The configurations of the two ends: small limits, so that programs reach them, and no time-out that a slow machine
 /// could reach. Nobody takes over polling: the provider works in the calls of the program, or when it wants to.
@@ -96,12 +100,22 @@ impl Player {
             asking: BTreeMap::new(),
             names: 0,
             trace: Vec::new(),
+            tally: Tally::new(),
         }
     }
 
     /// What was done and seen so far.
     pub(crate) fn trace(&self) -> &[String] {
         &self.trace
+    }
+
+    /// How often what happened in it.
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    fn count(&mut self, what: String) {
+        *self.tally.entry(what).or_default() += 1;
     }
 
     /// Plays a whole program and takes everything down, step by step.

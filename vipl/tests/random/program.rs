@@ -4,7 +4,7 @@
 use crate::seeded::Seeded;
 
 /// Names something that exists, or a handle that is no good.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pick {
     /// Counts what there is, modulo how much there is.
     pub(crate) number: u32,
@@ -69,8 +69,9 @@ pub(crate) struct Shape {
 }
 
 /// What is wrong with the arguments of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mistake {
+    #[default]
     None,
     /// Of a VI, a region or a completion queue.
     Attribute,
@@ -95,7 +96,7 @@ pub(crate) struct ViShape {
 }
 
 /// A region to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RegionShape {
     pub(crate) tag: Pick,
     /// All of the memory that can be written, the pages that cannot, or this part of it.
@@ -326,7 +327,7 @@ impl Generator {
             0..=649 => self.traffic(),
             650..=819 => {
                 return match self.seeded.below(10) {
-                    0..=4 => self.connection(program),
+                    0..=6 => self.connection(program),
                     _ => {
                         let step = self.connecting();
                         program.push(step);
@@ -517,9 +518,9 @@ impl Generator {
             segments: self.segments(),
             immediate: self.seeded.percent(30).then(|| self.seeded.next() as u32),
             fence: self.seeded.percent(10),
-            flaw: self.seeded.percent(9).then(|| self.seeded.one_of(flaws)),
+            flaw: self.seeded.percent(5).then(|| self.seeded.one_of(flaws)),
             dice: self.seeded.next() as u32,
-            reckless: self.seeded.percent(8),
+            reckless: self.seeded.percent(4),
         }
     }
 

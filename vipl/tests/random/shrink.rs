@@ -24,7 +24,7 @@ pub(crate) fn shorten(
             shorter.drain(from..(from + chunk).min(program.len()));
             match play(&shorter) {
                 Err((found, done)) => (program, violation, trace) = (shorter, found, done),
-                Ok(()) => from += chunk,
+                Ok(_) => from += chunk,
             }
         }
         chunk /= 2;

@@ -9,9 +9,9 @@ use vipl::{
 };
 
 use super::{Checked, PATIENCE, Player, choose};
-use crate::model::{Request, Verdict};
+use crate::model::{Request, Tables, Verdict, ViFacts};
 use crate::oracle::Violation;
-use crate::program::{Mistake, Pick};
+use crate::program::{Mistake, Pick, Side};
 
 /// A client that waits for the answer to its request, on a thread of its own.
 pub(super) struct Asking {
@@ -87,6 +87,9 @@ impl Player {
     ) -> Checked {
         // Whether the VI is Idle must be certain: a request that waits for nothing would wait for ever.
         self.settle()?;
+        if !pick.wrong && self.idle_vis().is_empty() {
+            self.mend(|_| true)?;
+        }
         let vi = self.pick_idle_vi(pick);
         let idle =
             |vi: &u64| self.oracle.any().vis.get(vi).map(|vi| vi.state) == Some(ViState::Idle);
@@ -125,13 +128,32 @@ impl Player {
         Ok(())
     }
 
+    fn idle_vis(&self) -> Vec<u64> {
+        let vis = self.oracle.any().vis.iter();
+        let idle = vis.filter(|(_, vi)| vi.state == ViState::Idle);
+        idle.map(|(handle, _)| *handle).collect()
+    }
+
+    /// Takes a VI that broke back to Idle, and its descriptors off it, as programs do (VIPL 7.5).
+    fn mend(&mut self, fits: impl Fn(&ViFacts) -> bool) -> Checked {
+        let state = self.oracle.any();
+        let broken =
+            |vi: &&u64| state.vis[*vi].state == ViState::Error && fits(&self.tables.vis[*vi]);
+        let Some(vi) = self.tables.vis.keys().find(broken).copied() else {
+            return Ok(());
+        };
+        self.disconnect_this(vi)?;
+        for side in [Side::Send, Side::Receive] {
+            while !self.oracle.any().vis[&vi].queue(side).items.is_empty() {
+                self.done_of(vi, side, false)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A VI that is Idle, if there is one and the pick is not wrong.
     fn pick_idle_vi(&self, pick: Pick) -> u64 {
-        let vis = self.oracle.any().vis.iter();
-        let idle: Vec<u64> = vis
-            .filter(|(_, vi)| vi.state == ViState::Idle)
-            .map(|(handle, _)| *handle)
-            .collect();
+        let idle = self.idle_vis();
         if pick.wrong || idle.is_empty() || pick.number & 0x7000 == 0 {
             return self.pick_vi(pick);
         }
@@ -189,6 +211,16 @@ impl Player {
         // An answer to a client that gave up must not have to wait until that is known.
         self.settle()?;
         let conn = self.pick_request(pick);
+        if !vi.wrong
+            && let Some(request) = self.tables.requests.get(&conn).cloned()
+            && self.fitting_vis(&request).is_empty()
+        {
+            let fits = |facts: &ViFacts| {
+                let conflicts = Tables::conflicts(&facts.attributes, &request.attributes);
+                facts.end == request.end && conflicts == Verdict::default()
+            };
+            self.mend(fits)?;
+        }
         let vi = self.pick_for(conn, vi);
         let known = self.tables.requests.get(&conn).cloned();
         let facts = self.tables.vis.get(&vi);
@@ -217,19 +249,24 @@ impl Player {
         }
     }
 
+    /// The VIs that could accept a request.
+    fn fitting_vis(&self, request: &Request) -> Vec<u64> {
+        let fits = |vi: &u64| {
+            let facts = &self.tables.vis[vi];
+            let conflicts = Tables::conflicts(&facts.attributes, &request.attributes);
+            facts.end == request.end
+                && self.oracle.any().vis[vi].state == ViState::Idle
+                && conflicts == Verdict::default()
+        };
+        self.tables.vis.keys().copied().filter(fits).collect()
+    }
+
     /// A VI that fits a request, if there is one and the pick is not wrong.
     fn pick_for(&self, conn: u64, pick: Pick) -> u64 {
         let Some(request) = self.tables.requests.get(&conn) else {
             return self.pick_vi(pick);
         };
-        let fits = |vi: &u64| {
-            let facts = &self.tables.vis[vi];
-            facts.end == request.end
-                && self.oracle.any().vis[vi].state == ViState::Idle
-                && Verdict::default()
-                    == crate::model::Tables::conflicts(&facts.attributes, &request.attributes)
-        };
-        let fitting: Vec<u64> = self.tables.vis.keys().copied().filter(fits).collect();
+        let fitting = self.fitting_vis(request);
         if pick.wrong || fitting.is_empty() || pick.number & 0x7000 == 0 {
             return self.pick_vi(pick);
         }

@@ -212,9 +212,37 @@ impl Player {
     }
 
     pub(super) fn register(&mut self, end: usize, nic: Pick, shape: &RegionShape) -> Checked {
-        let (address, length_bytes, mapped, writable) = self.region_range(end, shape);
+        let range = self.region_range(end, shape);
         let tag = self.pick_tag(end, shape.tag);
         let (end, nic) = self.pick_nic(end, nic);
+        self.register_range((end, nic), range, tag, shape)
+    }
+
+    /// All memory that a VI's program can write, with the tag of the VI and all rights.
+    pub(super) fn register_all(&mut self, facts: &ViFacts) -> Checked {
+        let nic = NicHandle::from_raw(facts.nic);
+        let (base, end) = self.arenas[facts.end].writable();
+        let shape = RegionShape {
+            rdma_write: true,
+            rdma_read: true,
+            ..RegionShape::default()
+        };
+        let range = (base, end - base, true, true);
+        self.register_range(
+            (facts.end, nic),
+            range,
+            PtagHandle::from_raw(facts.tag),
+            &shape,
+        )
+    }
+
+    fn register_range(
+        &mut self,
+        (end, nic): (usize, NicHandle),
+        (address, length_bytes, mapped, writable): (u64, u64, bool, bool),
+        tag: PtagHandle,
+        shape: &RegionShape,
+    ) -> Checked {
         let attributes = MemAttributes {
             ptag: Some(tag),
             rdma_write: shape.rdma_write,

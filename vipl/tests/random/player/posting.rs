@@ -33,6 +33,7 @@ impl Player {
             return self.unknown_vi("post", vi, &outcome);
         }
         if !shape.reckless {
+            self.provide_region(vi)?;
             if self.is_full(vi, side) {
                 return self.done_of(vi, side, false);
             }
@@ -44,6 +45,26 @@ impl Player {
             }
         }
         self.post_on(vi, side, shape)
+    }
+
+    /// Memory with the tag of a VI, and with that of the VI it is connected with.
+    fn provide_region(&mut self, vi: u64) -> Checked {
+        let state = self.oracle.any();
+        let link = state.vis[&vi].link.and_then(|link| state.links.get(&link));
+        for vi in link.map_or([vi, vi], |link| link.vis) {
+            let Some(facts) = self.tables.vis.get(&vi).cloned() else {
+                continue;
+            };
+            let (base, end) = self.arenas[facts.end].writable();
+            let there = self.tables.ends[facts.end].regions.values().any(|r| {
+                let all = r.base <= base && end <= r.end;
+                all && r.tag == facts.tag && r.rdma_write && r.rdma_read
+            });
+            if !there {
+                self.register_all(&facts)?;
+            }
+        }
+        Ok(())
     }
 
     fn is_full(&self, vi: u64, side: Side) -> bool {

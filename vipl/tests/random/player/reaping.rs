@@ -70,7 +70,9 @@ impl Player {
 
     /// A descriptor is the program's again, with its buffers: they hold what they must.
     fn came_back(&mut self, vi: u64, posted: &Posted, completion: &Completion) -> Checked {
-        let end = self.tables.vis[&vi].end;
+        let facts = &self.tables.vis[&vi];
+        let end = facts.end;
+        self.count(reached(facts.attributes.reliability, posted, completion));
         self.place(end, posted, completion);
         let arena = &mut self.arenas[end];
         for segment in &posted.segments {
@@ -150,6 +152,33 @@ impl Player {
         self.oracle
             .see(|| text, |state| state.entry_taken(cq, seen))?;
         Ok(seen.is_some())
+    }
+}
+
+/// A row of the error table: level, operation, outcome.
+fn reached(level: u16, posted: &Posted, completion: &Completion) -> String {
+    let level = match level {
+        1 => "UD",
+        2 => "RD",
+        _ => "RR",
+    };
+    let operation = match (posted.side, completion.operation) {
+        (Side::Send, Some(0)) => "send",
+        (Side::Send, Some(2)) => "write",
+        (Side::Send, Some(4)) => "read",
+        (Side::Send, _) => "undefined",
+        (Side::Receive, Some(3)) => "receive by write",
+        (Side::Receive, _) => "receive",
+    };
+    let lost = if completion.lost { ", memory gone" } else { "" };
+    let immediate = if completion.immediate.is_some() {
+        ", immediate"
+    } else {
+        ""
+    };
+    match completion.errors {
+        0 => format!("{level} {operation}: success{immediate}{lost}"),
+        errors => format!("{level} {operation}: errors {errors:#x}{lost}"),
     }
 }
 

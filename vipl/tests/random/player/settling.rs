@@ -129,6 +129,10 @@ impl Player {
         for (end, lent) in self.targets.drain(..) {
             self.arenas[end].take_back(lent);
         }
+        let told: Vec<u32> = states[0].told.keys().map(|told| told.code).collect();
+        for code in told {
+            self.count(format!("asynchronous error {code}"));
+        }
         for state in &mut states {
             state.written.clear();
             state.told.clear();
