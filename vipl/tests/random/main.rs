@@ -15,7 +15,7 @@
 //! | `shrink` | a failing program made short |
 //!
 //! `VIADUCT_SEED=n` plays the program of that seed alone, `STEPS=n` so many steps of it. Without a seed, programs are
-//! played from `FIRST_SEED=n` on: `STEPS=n` steps in all, or for `SECONDS=n`. `ci/random-programs` plays many.
+//! played from `FIRST_SEED=n` on: `STEPS=n` steps in all, or for `SECONDS_TO_PLAY=n` seconds. `ci/random-programs` plays many.
 
 mod arena;
 mod model;
@@ -34,7 +34,7 @@ use program::{Generator, Step};
 /// Steps of one program.
 const PROGRAM_STEPS: usize = 250;
 /// Steps of a run, unless the environment says otherwise.
-const RUN_STEPS: usize = 25_000;
+const RUN_STEPS: usize = 10_000;
 
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable)
@@ -102,7 +102,7 @@ fn random_programs_of_both_ends_see_what_the_rules_allow() {
         play_seed(seed, steps.unwrap_or(PROGRAM_STEPS));
         return;
     }
-    let limit = number("SECONDS").map(Duration::from_secs);
+    let limit = number("SECONDS_TO_PLAY").map(Duration::from_secs);
     let all = match (steps, limit) {
         (Some(steps), _) => steps,
         (None, Some(_)) => usize::MAX,

@@ -250,17 +250,24 @@ impl Generator {
             for _ in 0..2 {
                 program.push(Step::CreateTag { end, nic });
             }
-            for whole in [true, false] {
-                let mut shape = self.region();
-                shape.whole = whole;
-                shape.read_only = !whole;
-                shape.tag = Pick {
-                    number: 0,
-                    wrong: false,
+            // All that can be written, with rights and without, with another tag; and the pages that cannot.
+            for (tag, whole, rights) in [
+                (0, true, true),
+                (0, true, false),
+                (1, true, true),
+                (0, false, true),
+            ] {
+                let shape = RegionShape {
+                    whole,
+                    read_only: !whole,
+                    tag: Pick {
+                        number: tag,
+                        wrong: false,
+                    },
+                    rdma_write: rights,
+                    rdma_read: rights,
+                    ..RegionShape::default()
                 };
-                shape.mistake = Mistake::None;
-                shape.rdma_write = true;
-                shape.rdma_read = true;
                 program.push(Step::Register { end, nic, shape });
             }
             let entries = u64::from(1 + self.seeded.below(20));
@@ -367,8 +374,8 @@ impl Generator {
 
     fn connecting(&mut self) -> Step {
         match self.seeded.below(10) {
-            0..=3 => Step::Disconnect { vi: self.pick() },
-            4..=5 => Step::Request {
+            0..=1 => Step::Disconnect { vi: self.pick() },
+            2..=3 => Step::Request {
                 vi: self.pick(),
                 end: self.end(),
                 nic: self.good(),
@@ -379,7 +386,7 @@ impl Generator {
                     Mistake::Nobody,
                 ]),
             },
-            6..=7 => Step::Accept {
+            4..=7 => Step::Accept {
                 request: self.pick(),
                 vi: self.pick(),
             },
@@ -518,7 +525,7 @@ impl Generator {
             segments: self.segments(),
             immediate: self.seeded.percent(30).then(|| self.seeded.next() as u32),
             fence: self.seeded.percent(10),
-            flaw: self.seeded.percent(5).then(|| self.seeded.one_of(flaws)),
+            flaw: self.seeded.percent(9).then(|| self.seeded.one_of(flaws)),
             dice: self.seeded.next() as u32,
             reckless: self.seeded.percent(4),
         }

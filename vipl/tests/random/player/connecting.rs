@@ -93,6 +93,7 @@ impl Player {
         let vi = self.pick_idle_vi(pick);
         let idle =
             |vi: &u64| self.oracle.any().vis.get(vi).map(|vi| vi.state) == Some(ViState::Idle);
+        let end = self.serving_end(end, vi);
         let (end, nic) = self.pick_nic(end, nic);
         let open = self.tables.end_of_nic(nic.into_raw()).is_some();
         if mistake != Mistake::None || !idle(&vi) || !open {
@@ -126,6 +127,25 @@ impl Player {
         };
         self.tables.requests.insert(conn, request);
         Ok(())
+    }
+
+    /// This end, unless only the other one has a VI that could accept a request of this one.
+    fn serving_end(&self, end: usize, vi: u64) -> usize {
+        let Some(facts) = self.tables.vis.get(&vi) else {
+            return end;
+        };
+        let fits = |end: usize| {
+            self.idle_vis().iter().any(|other| {
+                let other_facts = &self.tables.vis[other];
+                let conflicts = Tables::conflicts(&other_facts.attributes, &facts.attributes);
+                *other != vi && other_facts.end == end && conflicts == Verdict::default()
+            })
+        };
+        if !fits(end) && fits(1 - end) {
+            1 - end
+        } else {
+            end
+        }
     }
 
     fn idle_vis(&self) -> Vec<u64> {
