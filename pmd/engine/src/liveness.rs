@@ -3,7 +3,7 @@
 //! On a network that cannot tell that a station went, a port with connections
 //! to a peer that was silent for a while asks it with an ADISC ELS, as Fibre
 //! Channel does to verify an address: the answer names the port. A new peer is
-//! asked once at the start, so that its name is known. No answer to three of
+//! asked at once, so that its name is known. No answer to three of
 //! them, or another Port_Name than before, and the peer is lost.
 
 use fcvi_frame::els::{Adisc, ElsCommand};
@@ -37,16 +37,15 @@ impl Engine {
     /// Counts a connection to this port; returns its place for [`Engine::heard`].
     pub(crate) fn adopt_peer(&mut self, now_ns: u64, id: NPortId) -> u32 {
         let known = |p: &Peer| p.id == id && p.connections > 0;
-        let at = match self.peers.iter().position(known) {
-            Some(at) => at,
-            None => self.new_peer(id),
-        };
+        let place = self.peers.iter().position(known);
+        let at = place.unwrap_or_else(|| self.new_peer(id));
         self.peers[at].connections += 1;
         self.heard(at as u32, now_ns);
-        if self.config.probe_interval_ns > 0 && !self.probing {
+        // A new peer is asked for its name at once: a program that takes its place before that
+        // could not be told from it.
+        if self.config.probe_interval_ns > 0 && place.is_none() {
             self.probing = true;
-            self.timers
-                .set(now_ns + self.config.probe_interval_ns, TimerKey::Liveness);
+            self.timers.set(now_ns, TimerKey::Liveness);
         }
         at as u32
     }

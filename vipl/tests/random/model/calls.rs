@@ -1,0 +1,412 @@
+//! What each call returns, and what it changes.
+//!
+//! Where several of a call's arguments are wrong, the guide does not say which error is returned: a [`Verdict`] holds
+//! all that fit.
+
+use std::rc::Rc;
+
+use vipl::{MemAttributes, ViAttributes, ViState, VipError};
+
+use super::descriptor::{Judged, Posted, errors};
+use super::state::{Bytes, Completion, Entry, Item, Link, State, Told, Vi, cq_of};
+use super::tables::{Tables, ViFacts};
+use crate::program::Side;
+
+/// The errors of which a call must return one; none if it must succeed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Verdict(Vec<VipError>);
+
+impl Verdict {
+    pub(crate) fn refuse_if(mut self, refused: bool, error: VipError) -> Self {
+        if refused && !self.0.contains(&error) {
+            self.0.push(error);
+        }
+        self
+    }
+
+    pub(super) fn errors(&self) -> &[VipError] {
+        &self.0
+    }
+
+    pub(crate) fn fits<T>(&self, outcome: &Result<T, VipError>) -> bool {
+        match outcome {
+            Ok(_) => self.0.is_empty(),
+            Err(error) => self.0.contains(error),
+        }
+    }
+}
+
+/// What a Done or Wait call on a work queue found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// Nothing is posted.
+    Empty,
+    /// The head is not complete.
+    Pending,
+    Completed {
+        address: u64,
+        status: u32,
+        /// The control segment in memory after the call.
+        control: [u8; 32],
+    },
+}
+
+impl Tables {
+    fn is_open(&self, end: usize, nic: u64) -> bool {
+        self.ends[end].nics.contains(&nic)
+    }
+
+    fn nic_verdict(&self, end: usize, nic: u64) -> Verdict {
+        Verdict::default().refuse_if(!self.is_open(end, nic), VipError::InvalidParameter)
+    }
+
+    /// Calls that want an opening of the NIC and nothing else (VIPL 3.1.2, 3.7.1).
+    pub(crate) fn on_nic(&self, end: usize, nic: u64) -> Verdict {
+        self.nic_verdict(end, nic)
+    }
+
+    /// VIPL 3.4.1.
+    pub(crate) fn create_tag(&self, end: usize, nic: u64) -> Verdict {
+        let full = self.ends[end].tags.len() >= self.limits.tags;
+        self.nic_verdict(end, nic)
+            .refuse_if(full, VipError::ErrorResource)
+    }
+
+    /// VIPL 3.4.2.
+    pub(crate) fn destroy_tag(&self, end: usize, nic: u64, tag: u64) -> Verdict {
+        let known = self.ends[end].tags.contains_key(&tag);
+        self.nic_verdict(end, nic)
+            .refuse_if(!known, VipError::InvalidParameter)
+            .refuse_if(self.tag_in_use(end, tag) && known, VipError::ErrorResource)
+    }
+
+    /// VIPL 3.4.3.
+    pub(crate) fn register(
+        &self,
+        (end, nic): (usize, u64),
+        length_bytes: u64,
+        attributes: &MemAttributes,
+        mapped: bool,
+    ) -> Verdict {
+        let table = &self.ends[end];
+        let tag = attributes.ptag.map_or(0, |tag| tag.into_raw());
+        let reads = self.limits.rdma_read_levels != 0;
+        self.nic_verdict(end, nic)
+            .refuse_if(length_bytes == 0 || !mapped, VipError::InvalidParameter)
+            .refuse_if(!table.tags.contains_key(&tag), VipError::InvalidPtag)
+            .refuse_if(attributes.rdma_read && !reads, VipError::InvalidRdmaRead)
+            .refuse_if(
+                table.regions.len() >= self.limits.regions,
+                VipError::ErrorResource,
+            )
+    }
+
+    /// Calls on a region by handle and address (VIPL 3.4.4, 3.7.5).
+    pub(crate) fn on_region(&self, (end, nic): (usize, u64), address: u64, handle: u32) -> Verdict {
+        let region = self.ends[end].regions.get(&handle);
+        let known = region.is_some_and(|region| region.address == address);
+        self.nic_verdict(end, nic)
+            .refuse_if(!known, VipError::InvalidParameter)
+    }
+
+    /// VIPL 3.6.1.
+    pub(crate) fn create_cq(&self, (end, nic): (usize, u64), entries: u64) -> Verdict {
+        let there = self.cqs.values().filter(|cq| cq.end == end).count();
+        self.nic_verdict(end, nic)
+            .refuse_if(entries == 0, VipError::InvalidParameter)
+            .refuse_if(entries > self.limits.cq_entries, VipError::ErrorResource)
+            .refuse_if(there >= self.limits.cqs, VipError::ErrorResource)
+    }
+
+    /// VIPL 3.6.2.
+    pub(crate) fn destroy_cq(&self, cq: u64) -> Verdict {
+        Verdict::default()
+            .refuse_if(!self.cqs.contains_key(&cq), VipError::InvalidParameter)
+            .refuse_if(self.attached(cq), VipError::ErrorResource)
+    }
+
+    /// VIPL 3.2.1.
+    pub(crate) fn create_vi(
+        &self,
+        (end, nic): (usize, u64),
+        attributes: &ViAttributes,
+        cqs: [Option<u64>; 2],
+    ) -> Verdict {
+        let there = self.vis.values().filter(|vi| vi.end == end).count();
+        let level = attributes.reliability;
+        let level_there = level.is_power_of_two() && level & self.limits.levels != 0;
+        let reads_there = level & self.limits.rdma_read_levels != 0;
+        let size = attributes.max_transfer_bytes;
+        let tag = attributes.ptag.map_or(0, |tag| tag.into_raw());
+        let unknown = |cq: u64| self.cqs.get(&cq).is_none_or(|cq| cq.end != end);
+        self.nic_verdict(end, nic)
+            .refuse_if(!level_there, VipError::InvalidReliabilityLevel)
+            .refuse_if(
+                size == 0 || size > self.limits.transfer_bytes,
+                VipError::InvalidMtu,
+            )
+            .refuse_if(attributes.qos != 0, VipError::InvalidQos)
+            .refuse_if(
+                !self.ends[end].tags.contains_key(&tag),
+                VipError::InvalidPtag,
+            )
+            .refuse_if(
+                attributes.rdma_read && !reads_there,
+                VipError::InvalidRdmaRead,
+            )
+            .refuse_if(
+                cqs.into_iter().flatten().any(unknown),
+                VipError::InvalidParameter,
+            )
+            .refuse_if(there >= self.limits.vis, VipError::ErrorResource)
+    }
+
+    /// The attributes that must match for a connection (VIPL 3.3.2).
+    pub(crate) fn conflicts(ours: &ViAttributes, theirs: &ViAttributes) -> Verdict {
+        Verdict::default()
+            .refuse_if(
+                ours.reliability != theirs.reliability,
+                VipError::InvalidReliabilityLevel,
+            )
+            .refuse_if(
+                ours.max_transfer_bytes != theirs.max_transfer_bytes,
+                VipError::InvalidMtu,
+            )
+            .refuse_if(ours.qos != theirs.qos, VipError::InvalidQos)
+    }
+}
+
+/// Does a completed descriptor look as it must (VIPL 5.2, 5.5)?
+pub(crate) fn completed_so(
+    posted: &Posted,
+    completion: &Completion,
+    status: u32,
+    control: &[u8; 32],
+) -> bool {
+    const DONE: u32 = 1;
+    const IMMEDIATE: u32 = 1 << 19;
+    const RESERVED: u32 = 0xFFF0_0000;
+    let word = |at: usize| {
+        u32::from_le_bytes([
+            control[at],
+            control[at + 1],
+            control[at + 2],
+            control[at + 3],
+        ])
+    };
+    let found = status & errors::ALL;
+    let told = if completion.errors == 0 {
+        found == 0
+    } else {
+        found & !errors::PARTIAL != 0 && found & !(completion.errors | errors::PARTIAL) == 0
+    };
+    let operation = completion
+        .operation
+        .is_none_or(|operation| status >> 16 & 7 == operation);
+    let immediate = status & IMMEDIATE != 0;
+    let word_fits = status & DONE != 0
+        && status & RESERVED == 0
+        && told
+        && operation
+        && immediate == completion.immediate.is_some();
+    if completion.lost {
+        return word_fits && *control == posted.control;
+    }
+    // Of the link to the next descriptor nothing is expected (VIPL 5.2).
+    word_fits
+        && word(28) == status
+        && control[12..20] == posted.control[12..20]
+        && match completion.immediate {
+            Some(immediate) => word(20) == immediate,
+            None => control[20..24] == posted.control[20..24],
+        }
+        && completion
+            .length_bytes
+            .is_none_or(|length| word(24) == length)
+}
+
+impl State {
+    /// VIPL 3.5.1, 3.5.4: the call itself always succeeds.
+    pub(crate) fn post(mut self, tables: &Tables, vi: u64, side: Side, judged: &Judged) -> Self {
+        let (code, resource, descriptor) = match judged {
+            Judged::Readable(posted) => {
+                let full = self.vis[&vi].queue(side).items.len() >= tables.limits.queue_descriptors;
+                if !full {
+                    self.take_post(tables, vi, side, posted);
+                    return self;
+                }
+                (
+                    vipl::ErrorCode::ViOverrun,
+                    vipl::ResourceCode::Vi,
+                    posted.address,
+                )
+            }
+            Judged::Unreadable { address } => (
+                vipl::ErrorCode::PostDesc,
+                vipl::ResourceCode::Descriptor,
+                *address,
+            ),
+        };
+        self.tell(Told {
+            vi,
+            code: code as u32,
+            resource: resource as u32,
+            descriptor,
+        });
+        self.vi_mut(vi).broken = true;
+        self
+    }
+
+    fn take_post(&mut self, tables: &Tables, vi: u64, side: Side, posted: &Rc<Posted>) {
+        let found = self.vi_mut(vi);
+        found.queue_mut(side).items.push_back(Item {
+            posted: Bytes(Rc::clone(posted)),
+            sent: false,
+            ready: None,
+            done: None,
+        });
+        let at_once = match side {
+            Side::Send => found.state != ViState::Connected,
+            Side::Receive => found.state == ViState::Error,
+        };
+        if at_once {
+            // What is posted where nothing is processed comes back (VIPL 2.4, 3.3.5).
+            self.flush_side(tables, vi, side);
+        }
+    }
+
+    /// VIPL 3.5.2, 3.5.5: the state after such a look, if there could be one.
+    pub(crate) fn reaped(&self, vi: u64, side: Side, seen: &Seen) -> Option<Self> {
+        let head = self.vis[&vi].queue(side).items.front();
+        match (head, seen) {
+            (None, Seen::Empty) => Some(self.clone()),
+            (Some(Item { done: None, .. }), Seen::Pending) => Some(self.clone()),
+            (
+                Some(Item {
+                    posted,
+                    done: Some(completion),
+                    ..
+                }),
+                Seen::Completed {
+                    address,
+                    status,
+                    control,
+                },
+            ) if posted.0.address == *address
+                && completed_so(&posted.0, completion, *status, control) =>
+            {
+                let mut state = self.clone();
+                state.vi_mut(vi).queue_mut(side).items.pop_front();
+                Some(state)
+            }
+            _ => None,
+        }
+    }
+
+    /// VIPL 3.5.7: `None` if there is no entry.
+    pub(crate) fn entry_taken(&self, cq: u64, seen: Option<(u64, Side)>) -> Vec<Self> {
+        let taken = self.take_entry(cq);
+        let Some(seen) = seen else {
+            return if taken.is_empty() {
+                vec![self.clone()]
+            } else {
+                Vec::new()
+            };
+        };
+        let fits = |entry: &Entry| (entry.vi, entry.side) == seen;
+        taken
+            .into_iter()
+            .filter(|(entry, _)| fits(entry))
+            .map(|(_, state)| state)
+            .collect()
+    }
+
+    /// VIPL 3.2.2.
+    pub(crate) fn destroy_vi(&self, vi: u64) -> Verdict {
+        let found = &self.vis[&vi];
+        let busy = found.state != ViState::Idle
+            || !found.send.items.is_empty()
+            || !found.recv.items.is_empty();
+        Verdict::default().refuse_if(busy, VipError::InvalidState)
+    }
+
+    /// VIPL 3.3.5: legal in every state.
+    pub(crate) fn disconnect(&mut self, tables: &Tables, vi: u64) {
+        self.leave(tables, vi);
+        let found = self.vi_mut(vi);
+        found.state = ViState::Idle;
+        found.broken = false;
+        found.asking = None;
+        found.owed.clear();
+        self.flush(tables, vi);
+        // What is broken by its own flush was told; the VI is Idle all the same.
+        self.vi_mut(vi).broken = false;
+    }
+
+    /// An opening that is closed releases its VIs (VIPL 3.1.2).
+    pub(crate) fn release_vi(&mut self, tables: &Tables, vi: u64) {
+        self.disconnect(tables, vi);
+        self.vis.remove(&vi);
+        self.told.retain(|told, _| told.vi != vi);
+    }
+
+    /// Whose NIC went down with frames under way.
+    pub(crate) fn cut(&mut self, vi: u64) {
+        for link in self.links.values_mut() {
+            if let Some(at) = link.vis.iter().position(|of| *of == vi) {
+                link.cut[1 - at] = true;
+            }
+        }
+    }
+
+    pub(crate) fn create_vi(&mut self, vi: u64) {
+        self.vis.insert(vi, Vi::new());
+    }
+
+    /// A request was matched: the client waits (VIPL 3.3.4).
+    pub(crate) fn ask(&mut self, vi: u64, conn: u64) {
+        let found = self.vi_mut(vi);
+        found.state = ViState::ConnectPending;
+        found.asking = Some(conn);
+    }
+
+    /// The client's request is over without a connection.
+    pub(crate) fn refuse(&mut self, vi: u64) {
+        let found = self.vi_mut(vi);
+        found.state = ViState::Idle;
+        found.asking = None;
+    }
+
+    /// Two VIs are connected.
+    pub(crate) fn connect(&mut self, link: u64, vis: [u64; 2]) {
+        for vi in vis {
+            let found = self.vi_mut(vi);
+            found.state = ViState::Connected;
+            found.asking = None;
+            found.link = Some(link);
+        }
+        let onward = Default::default();
+        let cut = [false; 2];
+        self.links.insert(link, Link { vis, onward, cut });
+    }
+
+    /// What VipConnectAccept must return (VIPL 3.3.2); a client that no longer asks is a time-out.
+    pub(crate) fn accept(&self, tables: &Tables, conn: u64, vi: u64) -> Verdict {
+        let request = &tables.requests[&conn];
+        let asks = self
+            .vis
+            .get(&request.client)
+            .is_some_and(|client| client.asking == Some(conn));
+        let busy = self.vis[&vi].state != ViState::Idle;
+        let facts: &ViFacts = &tables.vis[&vi];
+        Tables::conflicts(&facts.attributes, &request.attributes)
+            .refuse_if(busy, VipError::InvalidState)
+            .refuse_if(!asks, VipError::Timeout)
+    }
+
+    /// Is a work queue attached to a completion queue, so that nobody may wait on it (VIPL 3.5.3)?
+    pub(crate) fn may_wait(tables: &Tables, vi: u64, side: Side) -> Verdict {
+        let attached = cq_of(&tables.vis[&vi], side).is_some();
+        Verdict::default().refuse_if(attached, VipError::ErrorResource)
+    }
+}
