@@ -75,7 +75,7 @@ pub(crate) fn configs() -> [NicConfig; 2] {
         max_transfer_bytes: 65536,
         e_d_tov_ms: 60_000,
         ulp_timeout_ms: Some(60_000),
-        silent_port_ms: 60_000,
+        silent_port_ms: Some(60_000),
         ..NicConfig::default()
     })
 }
