@@ -103,6 +103,22 @@ fn a_client_without_a_server_fails_in_words() {
 }
 
 #[test]
+fn a_table_is_read_row_by_row() {
+    let run = Run::new("rdma-read");
+    let output = run.example("rdma_read").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{said} {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(
+        said.contains("the reader says that it is done") && said.contains("8 rows of 1024 bytes"),
+        "{said}"
+    );
+}
+
+#[test]
 fn rdma_writes_arrive_as_they_were_sent() {
     let run = Run::new("rdma");
     let output = run.example("rdma_write").output().unwrap();
