@@ -180,7 +180,8 @@ pub struct NicConfig {
     pub max_rdma_reads: u16,
     /// Descriptors of a VI that are sent and not complete, and answers that it owes its peer, at
     /// a time: RDMA reads and all that is posted behind them, at Reliable Reception everything.
-    /// What is posted beyond waits. 1 to 256.
+    /// What is posted beyond waits. 1 to 256. Both ends should have the same: one that owes more
+    /// answers than this while its port has no room breaks the connection.
     pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,

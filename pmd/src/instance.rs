@@ -1,6 +1,7 @@
 //! One opening of a NIC: what it owns and who hears its errors (VIPL 3.1, 3.8).
 
 use std::cell::Cell;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
@@ -248,20 +249,27 @@ fn deliver_one(device: &'static Device, event: &AsyncEvent) {
     let Some(handler) = device.instances.begin_call(event.instance) else {
         return;
     };
-    match handler {
+    let _called = Called(device, event.instance);
+    let call = move || match handler {
         Some(handler) => {
-            let call = move || {
-                let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
-                handler(event);
-            };
-            // If the handler was replaced meanwhile, it also goes in here.
-            if catch_unwind(AssertUnwindSafe(call)).is_err() {
-                log::error!("NIC {}: an error handler panicked", device.config.name);
-            }
+            let mut handler = handler.lock().unwrap_or_else(PoisonError::into_inner);
+            handler(event);
         }
         None => default_handler(device, event),
+    };
+    // If the handler was replaced meanwhile, it also goes in here.
+    if catch_unwind(AssertUnwindSafe(call)).is_err() {
+        log::error!("NIC {}: an error handler panicked", device.config.name);
     }
-    device.instances.end_call(event.instance);
+}
+
+/// A call of a handler, which others may wait for: it ends whatever panics, a logger included.
+struct Called(&'static Device, u64);
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        self.0.instances.end_call(self.1);
+    }
 }
 
 /// Logs the error; a program without a logger sees it on standard error.
@@ -274,7 +282,8 @@ fn default_handler(device: &'static Device, event: &AsyncEvent) {
         text += &format!(" (VI {:#x})", event.vi);
     }
     if log::max_level() == log::LevelFilter::Off {
-        eprintln!("viaduct: {text}");
+        // Standard error may be closed: then there is nobody to tell.
+        drop(writeln!(std::io::stderr(), "viaduct: {text}"));
     } else {
         log::error!("{text}");
     }

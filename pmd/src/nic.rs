@@ -102,6 +102,8 @@ pub fn destroy_ptag(handle: u64, ptag: u64) -> Outcome<()> {
         .instances
         .tag(device.number(), ptag)
         .ok_or(ControlError::InvalidParameter)?;
+    // Nobody gives it to a VI or a region between the look and the end.
+    let _no_turn_runs = device.hold();
     if control::tag_in_use(device, tag) {
         return Err(ControlError::Resource);
     }
@@ -256,6 +258,7 @@ pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
     let device = nic(handle)?;
     let mut held = device.hold();
     let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    device.rest.leave(poller);
     // Who joined or left just now counts.
     poller.long_turn(&device.doorbells);
     device.announce(poller);

@@ -13,21 +13,56 @@ use core::ptr::NonNull;
 use std::io;
 use std::sync::OnceLock;
 
-use crate::sync::mapped::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::mapped::{AtomicBool, AtomicUsize, Ordering, fence};
 
 /// Mappings that can be watched at a time: rings of many segments full of stations.
 const ENTRIES: usize = 4096;
 
-/// A range of memory; free while `start` is 0.
+/// A range of memory; empty while nobody has it.
 struct Entry {
+    taken: AtomicBool,
+    /// Odd while the range changes: a handler on another thread reads both ends, or neither.
+    version: AtomicUsize,
     start: AtomicUsize,
-    /// 0 until the range is complete.
     end: AtomicUsize,
     lost: AtomicBool,
 }
 
+impl Entry {
+    /// For whoever has the entry.
+    fn set(&self, start: usize, end: usize) {
+        let version = self.version.load(Ordering::Relaxed);
+        self.version
+            .store(version.wrapping_add(1), Ordering::Relaxed);
+        // Partner: the fence in `range`.
+        fence(Ordering::Release);
+        self.start.store(start, Ordering::Relaxed);
+        self.end.store(end, Ordering::Relaxed);
+        // Release, partner: the Acquire load in `range`.
+        self.version
+            .store(version.wrapping_add(2), Ordering::Release);
+    }
+
+    /// Start and end, unless they are changing. Only loads: it runs in a signal handler. That
+    /// of a mapping which is being touched does not change.
+    fn range(&self) -> Option<(usize, usize)> {
+        // Acquire, partner: the Release store in `set`.
+        let version = self.version.load(Ordering::Acquire);
+        let range = (
+            self.start.load(Ordering::Relaxed),
+            self.end.load(Ordering::Relaxed),
+        );
+        // Partner: the fence in `set`.
+        fence(Ordering::Acquire);
+        let whole = version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version;
+        whole.then_some(range)
+    }
+}
+
 static TABLE: [Entry; ENTRIES] = [const {
     Entry {
+        taken: AtomicBool::new(false),
+        version: AtomicUsize::new(0),
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         lost: AtomicBool::new(false),
@@ -50,15 +85,10 @@ impl Watched {
         install()?;
         let start = start.as_ptr() as usize;
         for entry in &TABLE {
-            // Acquire, partner: the Release store in `drop`; the entry is ours if it was free.
-            let claimed =
-                entry
-                    .start
-                    .compare_exchange(0, start, Ordering::Acquire, Ordering::Relaxed);
-            if claimed.is_ok() {
+            // Acquire, partner: the Release store in `drop`.
+            if !entry.taken.load(Ordering::Relaxed) && !entry.taken.swap(true, Ordering::Acquire) {
                 entry.lost.store(false, Ordering::Relaxed);
-                // Release, partner: the Acquire load in `entry_of`.
-                entry.end.store(start + len_bytes, Ordering::Release);
+                entry.set(start, start + len_bytes);
                 return Ok(Self(entry));
             }
         }
@@ -84,20 +114,19 @@ impl core::fmt::Debug for Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.0.end.store(0, Ordering::Relaxed);
-        // Release, partner: the Acquire exchange in `new`.
-        self.0.start.store(0, Ordering::Release);
+        self.0.set(0, 0);
+        // Release, partner: the Acquire swap in `new`.
+        self.0.taken.store(false, Ordering::Release);
     }
 }
 
-/// The watched range that an address lies in. Only loads: it runs in a signal handler.
+/// The watched range that an address lies in: entry, start, length.
 fn entry_of(address: usize) -> Option<(&'static Entry, usize, usize)> {
     TABLE.iter().find_map(|entry| {
-        // Acquire, partner: the Release store in `new`. The range of a mapping that is being
-        // touched stays in its entry.
-        let end = entry.end.load(Ordering::Acquire);
-        let start = entry.start.load(Ordering::Relaxed);
-        (start != 0 && (start..end).contains(&address)).then_some((entry, start, end - start))
+        let (start, end) = entry.range()?;
+        (start..end)
+            .contains(&address)
+            .then(|| (entry, start, end - start))
     })
 }
 
@@ -135,12 +164,16 @@ extern "C" fn on_sigbus(
 ) {
     // SAFETY: with SA_SIGINFO the kernel passes a valid structure.
     let info_ref = unsafe { &*info };
-    // SAFETY: for SIGBUS this member is set.
-    let address = unsafe { info_ref.si_addr() } as usize;
-    if let Some((entry, start, len_bytes)) = entry_of(address) {
-        entry.lost.store(true, Ordering::Relaxed);
-        if replace(start, len_bytes) {
-            return;
+    // What was touched lies behind the end of its file; other causes, and signals that were sent,
+    // are not ours.
+    if info_ref.si_code == libc::BUS_ADRERR {
+        // SAFETY: with this code the member is set.
+        let address = unsafe { info_ref.si_addr() } as usize;
+        if let Some((entry, start, len_bytes)) = entry_of(address) {
+            entry.lost.store(true, Ordering::Relaxed);
+            if replace(start, len_bytes) {
+                return;
+            }
         }
     }
     pass_on(signal, info, context);
@@ -171,7 +204,7 @@ fn replace(start: usize, len_bytes: usize) -> bool {
 }
 
 /// Gives the signal to whoever handled it before, or to the kernel's default, which ends the
-/// process when the instruction is tried again.
+/// process. One that was sent is ignored where it was before.
 fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let before = BEFORE.get().copied().flatten();
     match before {
@@ -193,8 +226,19 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
             }
         }
         _ => {
+            // SAFETY: with SA_SIGINFO the kernel passes a valid structure.
+            let sent = unsafe { (*info).si_code } <= 0;
+            let ignored = before.is_some_and(|action| action.sa_sigaction == libc::SIG_IGN);
+            if sent && ignored {
+                return;
+            }
             // SAFETY: restores the default; takes no memory of ours.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
+            if sent {
+                // No instruction is tried again: the signal waits until this handler returns.
+                // SAFETY: takes no memory of ours.
+                unsafe { libc::raise(signal) };
+            }
         }
     }
 }
