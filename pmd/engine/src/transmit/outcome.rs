@@ -185,15 +185,17 @@ impl Engine {
         let connected = self
             .endpoint(vi)
             .is_some_and(|ep| matches!(ep.phase, Phase::Connected));
-        let Some(mut failure) = Failure::of(reason).filter(|_| connected) else {
+        let Some(failure) = Failure::of(reason).filter(|_| connected) else {
             return;
         };
         let several_reads = |tx: &mut TxStream| tx.in_flight.unanswered_reads() > 1;
-        if failure == Failure::Read && self.tx_mut(vi).is_some_and(several_reads) {
-            failure = Failure::Transport;
-        }
+        let status = if failure == Failure::Read && self.tx_mut(vi).is_some_and(several_reads) {
+            Status::TRANSPORT
+        } else {
+            failure.status()
+        };
         if let Some(at) = self.first_unanswered(vi, |kind| failure.can_concern(kind)) {
-            self.fail_in_flight(now_ns, vi, at, failure.status(), host);
+            self.fail_in_flight(now_ns, vi, at, status, host);
         }
     }
 
