@@ -6,19 +6,22 @@ use std::time::{Duration, Instant};
 
 use e2e::sync::{AtomicU64, Ordering};
 use vipl::{
-    CompletionQueue, Descriptor, Discriminator, NetAddress, Nic, Ptag, RemoteBuffer, Timeout, Vi,
-    ViHandle, ViState, VipError,
+    CompletionQueue, Descriptor, Discriminator, NetAddress, Nic, Ptag, Timeout, Vi, ViHandle,
+    ViState, VipError,
 };
 
 use crate::Failure;
 use crate::books::{Books, EndedBy, Record};
 use crate::events::Events;
+use crate::header::PeerMemory;
 use crate::pattern::Rng;
 use crate::plan::{Reaping, Shape, Side, Stream};
+use crate::reap::SendReap;
 use crate::receive::{ReceivePost, ReceiveReap};
 use crate::slot::{AllDuties, Place, Posted, Shared, Slot, lock};
-use crate::transmit::{RESERVE, SendPost, SendReap};
-use crate::window::{Window, end_bytes};
+use crate::source::Source;
+use crate::transmit::{RESERVE, SendPost};
+use crate::window::Window;
 
 /// Longer than anything takes that does not hang, on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -67,7 +70,7 @@ enum Ending {
     Orderly,
     /// The other side shall do it.
     Patient,
-    /// By a write where nothing is registered.
+    /// By something that the other side must refuse.
     Stray,
 }
 
@@ -77,7 +80,7 @@ enum Phase {
         ending: Ending,
         since: Instant,
     },
-    /// Everything is sent, or the stray write is posted.
+    /// Everything is sent, or the stray is posted.
     Waiting {
         since: Instant,
     },
@@ -88,6 +91,7 @@ pub(crate) struct Control {
     pub(crate) slot: Arc<Slot>,
     phase: Phase,
     connection: u32,
+    source: Source,
     send_cq: Option<CompletionQueue>,
     receive_cq: Option<CompletionQueue>,
     moves: u64,
@@ -104,7 +108,8 @@ fn build(
         .vi(common.ptag())
         .reliability(shape.level)
         .max_transfer_bytes(shape.max_transfer_bytes as u64)
-        .rdma_write(true);
+        .rdma_write(true)
+        .rdma_read(shape.reads);
     if let Some(cq) = cqs.0 {
         vi = vi.send_cq(cq);
     }
@@ -137,6 +142,11 @@ impl Control {
         let (send_cq, receive_cq) = (cq_for(shape.send_reaping), cq_for(shape.receive_reaping));
         let vi = build(common, &shape, (send_cq.as_ref(), receive_cq.as_ref()))?;
         let window = Window::new(common.nic(), common.ptag(), &shape)?;
+        let source = Source::new(common.nic(), common.ptag())?;
+        let memory = PeerMemory {
+            window: window.remote(),
+            source: source.remote(),
+        };
         let stream = |from| Stream {
             seed: common.seed,
             slot: shape.slot,
@@ -150,7 +160,7 @@ impl Control {
             receives: Posted::default(),
             idle_sends: descriptors(common, &shape, shape.sends, rng)?.into(),
             idle_receives: descriptors(common, &shape, shape.receives, rng)?.into(),
-            send_post: SendPost::new(Arc::clone(&vi), stream(common.side), window.remote()).into(),
+            send_post: SendPost::new(Arc::clone(&vi), stream(common.side), memory).into(),
             send_reap: SendReap::new(Arc::clone(&vi)).into(),
             receive_post: ReceivePost {
                 vi: Arc::clone(&vi),
@@ -164,6 +174,7 @@ impl Control {
             slot,
             phase: Phase::Down,
             connection: 1,
+            source,
             send_cq,
             receive_cq,
             moves: 0,
@@ -230,9 +241,7 @@ impl Control {
             }
             Ending::Stray => {
                 shared.is_closing.store(true, Ordering::SeqCst);
-                // Across the end of what is registered, or wholly beyond it.
-                let beyond = end_bytes(&slot.shape) + 4096 - rng.below(4100);
-                if !lock(&slot.send_post).post_stray_write(&slot, beyond, rng)? {
+                if !lock(&slot.send_post).post_stray(&slot, rng)? {
                     return Ok(false);
                 }
                 self.phase = Phase::Waiting {
@@ -364,8 +373,12 @@ impl Control {
         // What is posted here counts as posted before: the count starts below.
         slot.shared.is_broken.store(false, Ordering::SeqCst);
         while all.receive_post.step(slot)? {}
-        let window: RemoteBuffer = all.receive_reap.window.remote();
-        *all.send_post = SendPost::new(Arc::clone(&all.send_post.vi), stream(common.side), window);
+        self.source.renew(stream(common.side).source_key())?;
+        let memory = PeerMemory {
+            window: all.receive_reap.window.remote(),
+            source: self.source.remote(),
+        };
+        *all.send_post = SendPost::new(Arc::clone(&all.send_post.vi), stream(common.side), memory);
         *all.send_reap = SendReap::new(Arc::clone(&all.send_post.vi));
         // Short ones more often than long ones.
         let longest = rng.below(LONGEST);
@@ -393,6 +406,7 @@ impl Control {
             all.receive_reap.window.reset()?;
             if rng.chance(200) {
                 all.receive_reap.window = Window::new(common.nic(), common.ptag(), &slot.shape)?;
+                self.source = Source::new(common.nic(), common.ptag())?;
             }
             if rng.chance(250) {
                 drop(vi);
@@ -506,18 +520,26 @@ fn drain(
 }
 
 fn record(slot: &Slot, all: &AllDuties<'_>, ended_by: EndedBy) -> Record {
+    let (post, outcome, receive) = (&all.send_post, &all.send_reap.outcome, &all.receive_reap);
     Record {
         slot: slot.shape.slot,
-        connection: all.send_post.stream.connection,
+        connection: post.stream.connection,
         ended_by,
-        posted: all.send_post.messages,
-        sent: all.send_reap.messages,
-        silent_writes: all.send_reap.silent_writes,
-        sends_flushed: all.send_reap.flushed,
-        received: all.receive_reap.messages,
-        next: all.receive_reap.next,
-        receives_flushed: all.receive_reap.flushed,
-        bytes: all.receive_reap.bytes,
+        posted: post.messages,
+        sent: outcome.messages,
+        silent_writes: outcome.silent_writes,
+        reads: outcome.reads,
+        read_bytes: outcome.read_bytes,
+        stray_reads: post.stray_reads,
+        stray_writes: post.stray_writes,
+        refused_reads: outcome.refused_reads,
+        refused_writes: outcome.refused_writes,
+        sends_unanswered: outcome.unanswered,
+        sends_flushed: outcome.flushed,
+        received: receive.messages,
+        next: receive.next,
+        receives_flushed: receive.flushed,
+        bytes: receive.bytes,
     }
 }
 

@@ -12,6 +12,13 @@ use crate::slot::lock;
 /// How often a thread that waits looks again, should nobody wake it.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// What of the other side this NIC has refused, as it reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Refusals {
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+}
+
 /// The reports so far.
 #[derive(Clone, Default)]
 pub(crate) struct Events(Arc<Mutex<Seen>>);
@@ -21,7 +28,7 @@ struct Seen {
     /// Losses of connections that nobody has waited for.
     losses: HashMap<ViHandle, u32>,
     all_losses: u64,
-    refused_writes: u64,
+    refusals: Refusals,
     other: Vec<String>,
     /// Threads that wait for a loss.
     waiting: Vec<Thread>,
@@ -36,7 +43,8 @@ impl Events {
                 *seen.losses.entry(vi).or_default() += 1;
                 seen.all_losses += 1;
             }
-            (ErrorCode::RdmawProt, Some(_)) => seen.refused_writes += 1,
+            (ErrorCode::RdmawProt, Some(_)) => seen.refusals.writes += 1,
+            (ErrorCode::RdmarProt, Some(_)) => seen.refusals.reads += 1,
             // The end of a connection cuts the write that is on its way.
             (ErrorCode::RdmawAbort, Some(_)) => {}
             (_, _) => seen.other.push(format!("{error:?}")),
@@ -70,9 +78,9 @@ impl Events {
         lock(&self.0).losses.remove(&vi);
     }
 
-    /// Losses of connections, refused writes, and what nothing in this program causes.
-    pub(crate) fn totals(&self) -> (u64, u64, Vec<String>) {
+    /// Losses of connections, refusals, and what nothing in this program causes.
+    pub(crate) fn totals(&self) -> (u64, Refusals, Vec<String>) {
         let seen = lock(&self.0);
-        (seen.all_losses, seen.refused_writes, seen.other.clone())
+        (seen.all_losses, seen.refusals, seen.other.clone())
     }
 }

@@ -60,6 +60,15 @@ impl Immediate {
     }
 }
 
+/// Memory of one side that the other may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerMemory {
+    /// To be written.
+    pub(crate) window: RemoteBuffer,
+    /// To be read.
+    pub(crate) source: RemoteBuffer,
+}
+
 /// The first bytes of a message that is long enough, and all bytes of one that only tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
@@ -74,14 +83,14 @@ pub(crate) struct Header {
     pub(crate) consumed: u32,
     /// Writes posted so far.
     pub(crate) writes: u32,
-    /// Where the other side may write.
-    pub(crate) window: RemoteBuffer,
+    /// What the other side may reach.
+    pub(crate) memory: PeerMemory,
 }
 
 const MAGIC: u32 = 0x5354_5253;
 
 impl Header {
-    pub(crate) const BYTES: usize = 64;
+    pub(crate) const BYTES: usize = 80;
 
     pub(crate) fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
@@ -100,7 +109,8 @@ impl Header {
         put(&self.granted.to_le_bytes());
         put(&self.consumed.to_le_bytes());
         put(&self.writes.to_le_bytes());
-        put(&self.window.to_bytes());
+        put(&self.memory.window.to_bytes());
+        put(&self.memory.source.to_bytes());
         let check = checksum(&bytes);
         bytes[Self::BYTES - 8..].copy_from_slice(&check.to_le_bytes());
         bytes
@@ -128,7 +138,11 @@ impl Header {
         let seed = take(8);
         let connection = take(4) as u32;
         let [number, length_bytes, granted, consumed, writes] = [(); 5].map(|()| take(4) as u32);
-        let window = RemoteBuffer::from_bytes(rest.first_chunk()?);
+        let (window, rest) = rest.split_first_chunk()?;
+        let memory = PeerMemory {
+            window: RemoteBuffer::from_bytes(window),
+            source: RemoteBuffer::from_bytes(rest.first_chunk()?),
+        };
         let header = Self {
             stream: Stream {
                 seed,
@@ -141,7 +155,7 @@ impl Header {
             granted,
             consumed,
             writes,
-            window,
+            memory,
         };
         (header.encode() == *bytes).then_some(header)
     }
@@ -197,9 +211,15 @@ mod tests {
             granted: 4,
             consumed: 5,
             writes: 6,
-            window: RemoteBuffer {
-                address: 7,
-                handle: MemoryHandle(8),
+            memory: PeerMemory {
+                window: RemoteBuffer {
+                    address: 7,
+                    handle: MemoryHandle(8),
+                },
+                source: RemoteBuffer {
+                    address: 9,
+                    handle: MemoryHandle(10),
+                },
             },
         };
         let bytes = header.encode();

@@ -1,14 +1,15 @@
 //! One side of a stress run: many VIs, several threads, every byte checked.
 //!
-//! Two processes of it, `run --side left` and `run --side right`, connect all slots to each other and send, write,
+//! Two processes of it, `run --side left` and `run --side right`, connect all slots to each other and send, write, read,
 //! disconnect and connect again until their time is over; `judge` then compares the books of both. The NIC is
 //! `VINIC0` of the configuration that `VIADUCT_CONFIG` names. `ci/stress` does all of it.
 //!
 //! | room | what is in it |
 //! | --- | --- |
 //! | `plan` | what each side sends, as both sides know it beforehand |
-//! | `pattern`, `header`, `window` | bytes: how they are made and checked |
-//! | `slot`, `transmit`, `receive` | one VI and the four duties on its queues, each with a lock of its own |
+//! | `pattern`, `header`, `window`, `source` | bytes: how they are made and checked |
+//! | `slot`, `transmit`, `reap`, `receive` | one VI and the four duties on its queues, each with a lock of its own |
+//! | `stray` | what the other side must refuse |
 //! | `control` | who connects, who ends a connection and how |
 //! | `worker`, `side` | the threads, and the whole run |
 //! | `books`, `events`, `census` | what is counted, told and left over |
@@ -22,9 +23,12 @@ mod events;
 mod header;
 mod pattern;
 mod plan;
+mod reap;
 mod receive;
 mod side;
 mod slot;
+mod source;
+mod stray;
 mod transmit;
 mod window;
 mod worker;

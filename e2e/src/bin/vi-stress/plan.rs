@@ -59,6 +59,10 @@ pub(crate) enum Sharing {
 pub(crate) struct Shape {
     pub(crate) slot: u16,
     pub(crate) level: ReliabilityLevel,
+    /// It reads, and may be read. A send behind a read is not complete before it.
+    pub(crate) reads: bool,
+    /// It reads what it has written, too.
+    pub(crate) reads_back: bool,
     /// Who asks for connections.
     pub(crate) client: Side,
     pub(crate) max_transfer_bytes: usize,
@@ -78,14 +82,19 @@ impl Shape {
             _ => Reaping::Queue,
         };
         // Some slots have the NIC's longest messages, and few descriptors for them.
-        let is_long = slot % 16 == 6;
+        let is_long = matches!(slot % 32, 6 | 11 | 22);
+        let level = match slot % 4 {
+            1 => ReliabilityLevel::Unreliable,
+            3 => ReliabilityLevel::ReliableReception,
+            _ => ReliabilityLevel::ReliableDelivery,
+        };
+        let reads = level != ReliabilityLevel::Unreliable && slot % 8 != 2;
         Self {
             slot,
-            level: match slot % 4 {
-                1 => ReliabilityLevel::Unreliable,
-                _ => ReliabilityLevel::ReliableDelivery,
-            },
-            client: if (slot / 2).is_multiple_of(2) {
+            level,
+            reads,
+            reads_back: reads && (slot / 8).is_multiple_of(2),
+            client: if (slot ^ (slot / 4) ^ (slot / 16)).is_multiple_of(2) {
                 Side::Left
             } else {
                 Side::Right
@@ -93,7 +102,11 @@ impl Shape {
             max_transfer_bytes: if is_long { 1 << 20 } else { 1 << 16 },
             cell_bytes: [2 << 10, 16 << 10, 64 << 10][usize::from(slot) % 3],
             receives: if is_long { 8 } else { 12 },
-            sends: if is_long { 3 } else { 6 },
+            sends: match (is_long, reads) {
+                (true, _) => 3,
+                (false, false) => 6,
+                (false, true) => 10,
+            },
             sharing: match slot / 4 % 4 {
                 2 => Sharing::Split,
                 3 => Sharing::Contended,
@@ -102,6 +115,11 @@ impl Shape {
             send_reaping: reaping(slot / 3),
             receive_reaping: reaping(slot),
         }
+    }
+
+    /// Some of what is sent is complete only when the other side says so.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.reads || self.level == ReliabilityLevel::ReliableReception
     }
 
     pub(crate) fn is_reliable(&self) -> bool {
@@ -118,7 +136,7 @@ pub(crate) struct Stream {
     pub(crate) from: Side,
 }
 
-/// What a message is. RDMA reads carry no message: they will be a kind of their own when there are any.
+/// What a message is. RDMA reads carry none: only the side that reads knows of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Send,
@@ -144,6 +162,7 @@ pub(crate) struct Write {
 
 const MESSAGES: u64 = 1;
 const WRITES: u64 = 2;
+const SOURCE: u64 = 3;
 
 impl Stream {
     fn key(&self, what: u64, number: u32) -> u64 {
@@ -165,6 +184,19 @@ impl Stream {
     /// The key of a write's bytes.
     pub(crate) fn write_key(&self, number: u32) -> u64 {
         self.key(WRITES, number)
+    }
+
+    /// The other direction.
+    pub(crate) fn reversed(&self) -> Self {
+        Self {
+            from: self.from.other(),
+            ..*self
+        }
+    }
+
+    /// The key of the bytes that the sender of this direction lets the other side read.
+    pub(crate) fn source_key(&self) -> u64 {
+        self.key(SOURCE, 0)
     }
 
     /// Message `number`, unless it carries only what the sides tell each other.
@@ -204,6 +236,19 @@ impl Stream {
         let mut rng = Rng::new(self.message_key(number).rotate_left(31));
         if rng.chance(150) {
             1 + rng.below(2) as u32
+        } else {
+            0
+        }
+    }
+
+    /// RDMA reads before message `number`, behind its silent writes.
+    pub(crate) fn reads_before(&self, shape: &Shape, number: u32) -> u32 {
+        if !shape.reads {
+            return 0;
+        }
+        let mut rng = Rng::new(self.message_key(number).rotate_left(43));
+        if rng.chance(250) {
+            1 + rng.below(5) as u32
         } else {
             0
         }

@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::header::{Header, Immediate, Mark};
 use crate::pattern::{Rng, mismatch};
 use crate::plan::{Kind, Stream};
-use crate::slot::{Place, Slot, Ticket, lock};
+use crate::slot::{Manners, Place, Slot, Ticket, Work, lock};
 use crate::window::Window;
 
 /// Posts receives.
@@ -32,7 +32,8 @@ impl ReceivePost {
             let whole = descriptor.buffer(index).len();
             descriptor.set_used_bytes(index, whole);
         }
-        slot.receives.push(Ticket::new(&descriptor, 0, true, false));
+        slot.receives
+            .push(Ticket::new(&descriptor, 0, Work::Receive, Manners::Good));
         self.vi
             .post_recv(descriptor)
             .map_err(|refused| format!("a receive: {refused}"))?;
@@ -283,7 +284,7 @@ impl ReceiveReap {
         slot.shared
             .consumed
             .fetch_max(header.consumed, Ordering::SeqCst);
-        *lock(&slot.shared.peer_window) = Some(header.window);
+        *lock(&slot.shared.peer_memory) = Some(header.memory);
         Ok(())
     }
 

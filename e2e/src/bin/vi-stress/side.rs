@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::sync::{AtomicBool, AtomicU64, Ordering};
 use vipl::{CompletionQueue, HostAddress, Nic, provider};
 
-use crate::books::Books;
+use crate::books::{Books, Wire};
 use crate::census::{Census, Memory};
 use crate::control::{Common, Control, PATIENCE};
 use crate::events::Events;
@@ -39,6 +39,7 @@ pub(crate) fn run(run: &Run) -> Result<(), Failure> {
         place: Place {
             ptag: nic.create_ptag()?,
             nic: nic.clone(),
+            wire: run.host.map_or(Wire::Lossless, |_| Wire::Lossy),
         },
         events,
         books: Books::create(&run.books)?,
@@ -255,18 +256,7 @@ fn clear(common: Common, nic: Nic) -> Result<(), Failure> {
         events,
         ..
     } = common;
-    books.close()?;
     drop(directory);
-    let (losses, refused, other) = events.totals();
-    tell("losses_reported", losses);
-    tell("refused_writes_reported", refused);
-    if let Some(first) = other.first() {
-        return Err(format!(
-            "{} reports of errors that nobody made: {first}",
-            other.len()
-        )
-        .into());
-    }
     let deadline = Instant::now() + PATIENCE;
     // The last exchanges end when the other side has answered, or was given up.
     let (news, never) = mpsc::channel::<()>();
@@ -294,5 +284,15 @@ fn clear(common: Common, nic: Nic) -> Result<(), Failure> {
     }
     drop(place);
     drop(nic);
-    Ok(())
+    // Nothing is reported any more.
+    let (losses, refusals, other) = events.totals();
+    tell("losses_reported", losses);
+    if let Some(first) = other.first() {
+        return Err(format!(
+            "{} reports of errors that nobody made: {first}",
+            other.len()
+        )
+        .into());
+    }
+    books.close(refusals)
 }

@@ -8,13 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread;
 
 use e2e::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use vipl::{Buffer, Completed, Descriptor, Nic, Ptag, RemoteBuffer, Vi};
+use vipl::{Buffer, Completed, Descriptor, Nic, Ptag, Vi};
 
 use crate::Failure;
+use crate::books::Wire;
+use crate::header::PeerMemory;
 use crate::pattern::Rng;
 use crate::plan::Shape;
+use crate::reap::SendReap;
 use crate::receive::{ReceivePost, ReceiveReap};
-use crate::transmit::{SendPost, SendReap};
+use crate::source::Read;
+use crate::transmit::SendPost;
 
 /// Data segments of a descriptor, at most.
 pub(crate) const MAX_SEGMENTS: usize = 5;
@@ -35,6 +39,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Place {
     pub(crate) nic: Nic,
     pub(crate) ptag: Ptag,
+    pub(crate) wire: Wire,
 }
 
 impl Place {
@@ -85,29 +90,48 @@ pub(crate) struct Posted {
     queue: Mutex<VecDeque<Ticket>>,
 }
 
+/// What is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Receive,
+    Send,
+    /// An RDMA write; with immediate data, it takes a receive descriptor of the peer.
+    Write {
+        immediate: bool,
+    },
+    Read(Read),
+}
+
+/// Whether the peer has it done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manners {
+    Good,
+    /// It must refuse.
+    Stray,
+}
+
 /// One posted descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
     /// Where its first buffer is.
     address: usize,
     pub(crate) length_bytes: usize,
-    /// It takes a receive descriptor of the peer.
-    pub(crate) is_message: bool,
-    pub(crate) is_write: bool,
+    pub(crate) work: Work,
+    pub(crate) manners: Manners,
 }
 
 impl Ticket {
     pub(crate) fn new(
         descriptor: &Descriptor,
         length_bytes: usize,
-        is_message: bool,
-        is_write: bool,
+        work: Work,
+        manners: Manners,
     ) -> Self {
         Self {
             address: address(descriptor),
             length_bytes,
-            is_message,
-            is_write,
+            work,
+            manners,
         }
     }
 }
@@ -123,6 +147,12 @@ impl Posted {
 
     pub(crate) fn len(&self) -> usize {
         lock(&self.queue).len()
+    }
+
+    /// Whether the other side has been asked for what it must refuse.
+    pub(crate) fn has_stray(&self) -> bool {
+        let is_stray = |ticket: &Ticket| ticket.manners == Manners::Stray;
+        lock(&self.queue).back().is_some_and(is_stray)
     }
 
     /// The descriptors go down with their VI.
@@ -170,8 +200,8 @@ pub(crate) struct Shared {
     pub(crate) moves: AtomicU64,
     /// Planned messages that this side may still post in this connection.
     pub(crate) quota: AtomicU32,
-    /// Where this side may write.
-    pub(crate) peer_window: Mutex<Option<RemoteBuffer>>,
+    /// What this side may reach.
+    pub(crate) peer_memory: Mutex<Option<PeerMemory>>,
 }
 
 impl Shared {
@@ -192,7 +222,7 @@ impl Shared {
         self.lost.store(0, Ordering::SeqCst);
         self.checked.store(0, Ordering::SeqCst);
         self.quota.store(quota, Ordering::SeqCst);
-        *lock(&self.peer_window) = None;
+        *lock(&self.peer_memory) = None;
     }
 }
 

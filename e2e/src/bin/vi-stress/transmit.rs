@@ -1,16 +1,18 @@
-//! The two duties of a send queue: post what is planned, and take back what is complete.
+//! The duty that posts to a send queue what is planned.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use e2e::sync::Ordering;
-use vipl::{CompletedOperation, Descriptor, Operation, RemoteBuffer, Timeout, Vi, VipError};
+use vipl::{Descriptor, Operation, Vi};
 
 use crate::Failure;
-use crate::header::{Header, Immediate, Mark};
+use crate::header::{Header, Immediate, Mark, PeerMemory};
 use crate::pattern::{Rng, fill};
 use crate::plan::{CELLS, Kind, Stream};
-use crate::slot::{MAX_SEGMENTS, Place, Slot, Ticket, lock};
+use crate::slot::{MAX_SEGMENTS, Manners, Slot, Ticket, Work, lock};
+use crate::source::Read;
+use crate::stray::Stray;
 use crate::window::place;
 
 /// Receives of the peer that are kept for messages that only tell.
@@ -28,32 +30,48 @@ pub(crate) struct SendPost {
     pub(crate) writes: u32,
     /// Writes without immediate data to be posted before the next message; `None` before that was looked up.
     silent_due: Option<u32>,
+    /// Reads to be posted behind those, in the same way.
+    reads_due: Option<u32>,
+    /// The last thing posted that was no read, if it was a write without immediate data: the peer has not heard of it,
+    /// and leaves it alone.
+    unheard: Option<u32>,
+    /// The peer may not hear of the write before it is read back.
+    fence_due: bool,
+    /// Strays posted.
+    pub(crate) stray_reads: u32,
+    pub(crate) stray_writes: u32,
     told_granted: u32,
     told_checked: u32,
     told_at: Instant,
-    pub(crate) own_window: RemoteBuffer,
+    pub(crate) own_memory: PeerMemory,
 }
 
 /// What is to be posted next.
 enum Next {
     Message,
     Write { immediate: bool },
+    Read,
     Tell,
     Nothing,
 }
 
 impl SendPost {
-    pub(crate) fn new(vi: Arc<Vi>, stream: Stream, own_window: RemoteBuffer) -> Self {
+    pub(crate) fn new(vi: Arc<Vi>, stream: Stream, own_memory: PeerMemory) -> Self {
         Self {
             vi,
             stream,
             messages: 0,
             writes: 0,
             silent_due: None,
+            reads_due: None,
+            unheard: None,
+            fence_due: false,
+            stray_reads: 0,
+            stray_writes: 0,
             told_granted: 0,
             told_checked: 0,
             told_at: Instant::now(),
-            own_window,
+            own_memory,
         }
     }
 
@@ -73,6 +91,7 @@ impl SendPost {
         match next {
             Next::Message => self.post_message(slot, descriptor, rng)?,
             Next::Write { immediate } => self.post_write(slot, descriptor, immediate, rng)?,
+            Next::Read => self.post_read(slot, descriptor, rng)?,
             Next::Tell => self.post_header(slot, descriptor, rng)?,
             Next::Nothing => {}
         }
@@ -93,7 +112,8 @@ impl SendPost {
             };
         }
         if credit > RESERVE && shared.quota.load(Ordering::SeqCst) > 0 {
-            let has_cell = lock(&shared.peer_window).is_some()
+            let has_memory = lock(&shared.peer_memory).is_some();
+            let has_cell = has_memory
                 && self
                     .writes
                     .wrapping_sub(shared.consumed.load(Ordering::SeqCst))
@@ -101,12 +121,16 @@ impl SendPost {
             let silent = *self.silent_due.get_or_insert_with(|| {
                 self.stream.silent_writes_before(&slot.shape, self.messages)
             });
+            let reads = *self
+                .reads_due
+                .get_or_insert_with(|| self.stream.reads_before(&slot.shape, self.messages));
             let kind = self.stream.message(&slot.shape, self.messages).kind;
-            match (silent, kind) {
-                (1.., _) if has_cell => return Next::Write { immediate: false },
-                (0, Kind::Write) if has_cell => return Next::Write { immediate: true },
-                (0, Kind::Send) => return Next::Message,
-                (_, _) => {}
+            match (silent, reads, kind) {
+                (1.., _, _) if has_cell => return Next::Write { immediate: false },
+                (0, 1.., _) if has_memory => return Next::Read,
+                (0, 0, Kind::Write) if has_cell => return Next::Write { immediate: true },
+                (0, 0, Kind::Send) => return Next::Message,
+                (_, _, _) => {}
             }
         }
         if credit > 0 && self.has_news(slot) {
@@ -140,7 +164,7 @@ impl SendPost {
             granted: self.told_granted,
             consumed: self.told_checked,
             writes: self.writes,
-            window: self.own_window,
+            memory: self.own_memory,
         };
         header.encode()
     }
@@ -171,9 +195,8 @@ impl SendPost {
         descriptor.set_operation(Operation::Send);
         descriptor.set_immediate(plan.has_immediate.then(|| self.immediate(Mark::Data)));
         slot.shared.quota.fetch_sub(1, Ordering::SeqCst);
-        self.silent_due = None;
-        self.messages += 1;
-        self.post(slot, descriptor, plan.length_bytes, true)
+        self.count_message();
+        self.post(slot, descriptor, plan.length_bytes, Work::Send, rng)
     }
 
     fn post_write(
@@ -183,23 +206,24 @@ impl SendPost {
         immediate: bool,
         rng: &mut Rng,
     ) -> Result<(), Failure> {
-        let window = (*lock(&slot.shared.peer_window)).ok_or("a write without a window")?;
+        let memory = (*lock(&slot.shared.peer_memory)).ok_or("a write without a window")?;
         let plan = self.stream.write(&slot.shape, self.writes);
         let key = self.stream.write_key(self.writes);
         let cuts = spread(&mut descriptor, plan.length_bytes, rng);
         fill_segments(&mut descriptor, &cuts, key, plan.offset_bytes);
         let begin = place(&self.stream, &slot.shape, self.writes);
-        descriptor.set_operation(Operation::RdmaWrite(window.at(begin)));
+        descriptor.set_operation(Operation::RdmaWrite(memory.window.at(begin)));
         self.writes += 1;
         descriptor.set_immediate(immediate.then(|| self.immediate(Mark::Write)));
         if immediate {
             slot.shared.quota.fetch_sub(1, Ordering::SeqCst);
-            self.silent_due = None;
-            self.messages += 1;
+            self.count_message();
         } else {
             self.silent_due = self.silent_due.map(|due| due - 1);
+            self.unheard = Some(self.writes - 1);
         }
-        self.post(slot, descriptor, plan.length_bytes, immediate)
+        let work = Work::Write { immediate };
+        self.post(slot, descriptor, plan.length_bytes, work, rng)
     }
 
     fn post_header(
@@ -214,43 +238,107 @@ impl SendPost {
         descriptor.set_operation(Operation::Send);
         descriptor.set_immediate(Some(self.immediate(Mark::Tell)));
         // The number of this message has a plan that is not used.
-        self.silent_due = None;
-        self.messages += 1;
-        self.post(slot, descriptor, Header::BYTES, true)
+        self.count_message();
+        self.post(slot, descriptor, Header::BYTES, Work::Send, rng)
     }
 
-    /// Writes where the other side has registered nothing: it must refuse, and the connection ends.
-    pub(crate) fn post_stray_write(
+    fn post_read(
         &mut self,
         slot: &Slot,
-        beyond_bytes: u64,
+        mut descriptor: Descriptor,
         rng: &mut Rng,
-    ) -> Result<bool, Failure> {
-        let Some(window) = *lock(&slot.shared.peer_window) else {
+    ) -> Result<(), Failure> {
+        let memory = (*lock(&slot.shared.peer_memory)).ok_or("a read without a source")?;
+        let unheard = self
+            .unheard
+            .filter(|_| slot.shape.reads_back && rng.chance(700));
+        let (remote, key, offset_bytes, length_bytes) = match unheard {
+            Some(number) => {
+                self.fence_due = true;
+                let write = self.stream.write(&slot.shape, number);
+                let skip = rng.below(write.length_bytes as u64 + 1) as usize;
+                let begin = place(&self.stream, &slot.shape, number) + skip as u64;
+                (
+                    memory.window.at(begin),
+                    self.stream.write_key(number),
+                    write.offset_bytes + skip,
+                    write.length_bytes - skip,
+                )
+            }
+            None => {
+                let (begin, length_bytes) = Read::range(rng);
+                let key = self.stream.reversed().source_key();
+                (memory.source.at(begin as u64), key, begin, length_bytes)
+            }
+        };
+        let read = Read {
+            key,
+            offset_bytes,
+            cuts: spread(&mut descriptor, length_bytes, rng),
+        };
+        read.prepare(&mut descriptor);
+        descriptor.set_operation(Operation::RdmaRead(remote));
+        descriptor.set_immediate(None);
+        self.reads_due = self.reads_due.map(|due| due - 1);
+        self.post(slot, descriptor, length_bytes, Work::Read(read), rng)
+    }
+
+    /// Asks for what the other side must refuse, and the connection ends. False if that cannot be done yet.
+    pub(crate) fn post_stray(&mut self, slot: &Slot, rng: &mut Rng) -> Result<bool, Failure> {
+        let Some(memory) = *lock(&slot.shared.peer_memory) else {
             return Ok(false);
         };
         let Some(mut descriptor) = lock(&slot.idle_sends).pop() else {
             return Ok(false);
         };
-        let length_bytes = 1 + rng.below(300) as usize;
-        spread(&mut descriptor, length_bytes, rng);
-        descriptor.set_operation(Operation::RdmaWrite(window.at(beyond_bytes)));
-        descriptor.set_immediate(None);
-        self.writes += 1;
-        self.post(slot, descriptor, length_bytes, false)?;
+        let stray = Stray::choose(&slot.shape, &memory, rng);
+        let read = Read {
+            key: 0,
+            offset_bytes: 0,
+            cuts: spread(&mut descriptor, stray.length_bytes, rng),
+        };
+        stray.ask(&mut descriptor);
+        let work = if stray.is_read() {
+            read.prepare(&mut descriptor);
+            self.stray_reads += 1;
+            Work::Read(read)
+        } else {
+            self.stray_writes += 1;
+            Work::Write { immediate: false }
+        };
+        let ticket = Ticket::new(&descriptor, stray.length_bytes, work, Manners::Stray);
+        self.post_ticket(slot, descriptor, ticket)?;
         Ok(true)
+    }
+
+    /// The message that is about to be posted has its number.
+    fn count_message(&mut self) {
+        (self.silent_due, self.reads_due, self.unheard) = (None, None, None);
+        self.messages += 1;
     }
 
     fn post(
         &mut self,
         slot: &Slot,
-        descriptor: Descriptor,
+        mut descriptor: Descriptor,
         length_bytes: usize,
-        is_message: bool,
+        work: Work,
+        rng: &mut Rng,
     ) -> Result<(), Failure> {
-        let is_write = matches!(descriptor.operation(), Operation::RdmaWrite(_));
-        slot.sends
-            .push(Ticket::new(&descriptor, length_bytes, is_message, is_write));
+        let is_read = matches!(work, Work::Read(_));
+        descriptor.set_fence((self.fence_due && !is_read) || rng.chance(60));
+        self.fence_due &= is_read;
+        let ticket = Ticket::new(&descriptor, length_bytes, work, Manners::Good);
+        self.post_ticket(slot, descriptor, ticket)
+    }
+
+    fn post_ticket(
+        &mut self,
+        slot: &Slot,
+        descriptor: Descriptor,
+        ticket: Ticket,
+    ) -> Result<(), Failure> {
+        slot.sends.push(ticket);
         slot.shared.note_move();
         self.vi
             .post_send(descriptor)
@@ -305,74 +393,5 @@ fn put_first(descriptor: &mut Descriptor, cuts: &Cuts, mut bytes: &[u8]) {
         let (here, rest) = bytes.split_at(bytes.len().min(*cut));
         descriptor.buffer_mut(index)[..here.len()].copy_from_slice(here);
         bytes = rest;
-    }
-}
-
-/// Reaps sends.
-pub(crate) struct SendReap {
-    pub(crate) vi: Arc<Vi>,
-    /// Messages that completed without error.
-    pub(crate) messages: u32,
-    /// Writes without immediate data that did.
-    pub(crate) silent_writes: u32,
-    pub(crate) flushed: u32,
-}
-
-impl SendReap {
-    pub(crate) fn new(vi: Arc<Vi>) -> Self {
-        Self {
-            vi,
-            messages: 0,
-            silent_writes: 0,
-            flushed: 0,
-        }
-    }
-
-    /// Takes one completed send. False if there is none in time.
-    pub(crate) fn step(
-        &mut self,
-        slot: &Slot,
-        place: &Place,
-        wait: Option<Duration>,
-        rng: &mut Rng,
-    ) -> Result<bool, Failure> {
-        let found = match wait {
-            Some(limit) => self.vi.send_wait(Timeout::After(limit)),
-            None => self.vi.send_done(),
-        };
-        let completed = match found {
-            Ok(Some(completed)) => completed,
-            Ok(None) | Err(VipError::NotDone | VipError::Timeout) => return Ok(false),
-            Err(error) => return Err(format!("a send queue: {error}").into()),
-        };
-        let ticket = slot.sends.take(&completed)?;
-        let status = completed.status;
-        if status.is_ok() {
-            let expected = if ticket.is_write {
-                CompletedOperation::RdmaWrite
-            } else {
-                CompletedOperation::Send
-            };
-            if self.flushed > 0 {
-                return Err("a send completed behind one that was flushed".into());
-            }
-            if (completed.length_bytes(), status.operation()) != (ticket.length_bytes, expected) {
-                return Err(format!("{ticket:?} completed as {completed:?}").into());
-            }
-            self.messages += u32::from(ticket.is_message);
-            self.silent_writes += u32::from(!ticket.is_message);
-        } else if status.is_flushed() {
-            self.flushed += 1;
-            slot.shared.is_broken.store(true, Ordering::SeqCst);
-        } else {
-            return Err(format!("a send failed: {status}, {ticket:?}").into());
-        }
-        let mut descriptor = completed.descriptor;
-        if rng.chance(4) {
-            place.furnish(&mut descriptor, &slot.shape, rng)?;
-        }
-        lock(&slot.idle_sends).push(descriptor);
-        slot.shared.note_move();
-        Ok(true)
     }
 }

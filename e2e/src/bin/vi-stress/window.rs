@@ -47,7 +47,7 @@ impl Window {
         let len_bytes = window_bytes(shape);
         let access = RdmaAccess {
             write: true,
-            read: false,
+            read: shape.reads_back,
         };
         let region = nic.create_rdma_region(len_bytes, ptag, access)?;
         let free = vec![UNTOUCHED; len_bytes];

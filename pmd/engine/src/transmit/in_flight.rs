@@ -100,6 +100,11 @@ impl InFlight {
         self.unanswered
     }
 
+    /// How many of those are reads.
+    pub(crate) fn unanswered_reads(&self) -> u32 {
+        self.reads
+    }
+
     /// Must this descriptor wait for what is in flight: for room, for its fence, for the
     /// peer's reads, or because it, or the one before it, fails when its turn comes?
     pub(crate) fn holds(&self, work: &SendWork) -> bool {

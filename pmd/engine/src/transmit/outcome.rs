@@ -172,7 +172,9 @@ impl Engine {
     }
 
     /// The other end ended the connection and said why: the message that this is about
-    /// fails for that reason, if its own response was lost.
+    /// fails for that reason, if its own response was lost. A read is refused before those in
+    /// front of it are answered: of several it cannot be known which one it was, and the
+    /// oldest fails as one whose answer is lost.
     pub(crate) fn told_failure<H: Host>(
         &mut self,
         now_ns: u64,
@@ -186,8 +188,14 @@ impl Engine {
         let Some(failure) = Failure::of(reason).filter(|_| connected) else {
             return;
         };
+        let several_reads = |tx: &mut TxStream| tx.in_flight.unanswered_reads() > 1;
+        let status = if failure == Failure::Read && self.tx_mut(vi).is_some_and(several_reads) {
+            Status::TRANSPORT
+        } else {
+            failure.status()
+        };
         if let Some(at) = self.first_unanswered(vi, |kind| failure.can_concern(kind)) {
-            self.fail_in_flight(now_ns, vi, at, failure.status(), host);
+            self.fail_in_flight(now_ns, vi, at, status, host);
         }
     }
 

@@ -287,6 +287,26 @@ fn read_in_front_of_a_refused_one_is_flushed() {
     }
 }
 
+/// With two reads unanswered, a disconnect does not say which of them it is about: what is told is that an answer
+/// was lost, and not that the memory of a read may not be read which may.
+#[test]
+fn read_in_front_of_one_whose_refusal_is_lost_is_not_blamed() {
+    for level in RELIABLE {
+        let mut case = Case::new(level);
+        case.net.nodes[SERVER].host.room = 0;
+        let host = &mut case.net.nodes[CLIENT].host;
+        for handle in [7, 8] {
+            host.post_send(case.a, crate::testkit::net::read((0x1000, handle), 6000));
+        }
+        case.net.pump(CLIENT);
+        case.net.settle();
+        case.net.nodes[SERVER].host.room = usize::MAX;
+        case.net
+            .advance(case.net.nodes[SERVER].engine.config().ulp_timeout_ns);
+        case.breaks(&[send_failed(0, Status::TRANSPORT)], &[REFUSED]);
+    }
+}
+
 /// At RD the reason of a disconnect can be about a send that was not answered for: the read
 /// in front of it is not blamed.
 #[test]
