@@ -9,8 +9,8 @@ fn root() -> PathBuf {
 /// The file that a name in the table means.
 fn file_of(name: &str) -> PathBuf {
     let place = match name {
+        _ if name.ends_with(".c") => "vipl/capi/tests/conformance",
         _ if name.contains('/') => "",
-        _ if name.ends_with(".c") => "vipl/capi/tests/c",
         _ => "vipl/tests",
     };
     root().join(place).join(name)

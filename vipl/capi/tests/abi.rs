@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use common::{Installation, Linkage, c_tests, succeed};
+use common::{Installation, Linkage, declared_calls, succeed};
 
 /// The header gives the guide's sizes, offsets and values in every language it is read in.
 #[test]
@@ -19,7 +19,7 @@ fn layout_and_values() {
         &["c++", "-x", "c++", "-std=c++17"],
     ];
     for compiler in languages {
-        let program = installation.compile("abi", &["abi.c"], compiler, Linkage::Shared);
+        let program = installation.compile("abi", &["c/abi.c"], compiler, Linkage::Shared);
         let output = succeed(&mut installation.command(&program));
         let printed = String::from_utf8(output.stdout).expect("text");
         assert!(
@@ -44,16 +44,6 @@ fn calls_from_cxx() {
     succeed(&mut installation.command(&program));
 }
 
-/// The calls that the header declares.
-fn declared() -> BTreeSet<String> {
-    let header = c_tests().join("../../include/vipl.h");
-    let header = fs::read_to_string(header).expect("the header");
-    let prototypes = header.split("extern VIP_RETURN ").skip(1);
-    prototypes
-        .filter_map(|rest| Some(rest.split_once('(')?.0.to_owned()))
-        .collect()
-}
-
 /// The shared object exports what the header declares, and nothing else.
 #[test]
 fn exports_are_the_declarations() {
@@ -69,8 +59,8 @@ fn exports_are_the_declarations() {
         .lines()
         .filter_map(|line| Some(line.split_whitespace().nth(2)?.to_owned()))
         .collect();
-    assert_eq!(declared().len(), 31);
-    assert_eq!(exported, declared());
+    assert_eq!(declared_calls().len(), 31);
+    assert_eq!(exported, declared_calls());
 
     let output = succeed(Command::new("readelf").arg("-d").arg(&library));
     let dynamic = String::from_utf8(output.stdout).expect("text");

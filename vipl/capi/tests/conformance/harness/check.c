@@ -4,14 +4,15 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned passed, failed;
 
-enum { RECORDS = 2048 };
+enum { RECORDS = 512 };
 
 static struct {
-    const char *function, *call;
+    const char *call;
     int answer;
 } records[RECORDS];
 static unsigned record_count;
@@ -23,16 +24,15 @@ bool check_at(bool holds, const char *file, int line, const char *format, ...)
     pthread_mutex_lock(&lock);
     if (holds) {
         passed++;
-        printf("ok      ");
     } else {
         failed++;
         printf("FAILED  %s:%d: ", file, line);
+        va_start(arguments, format);
+        vprintf(format, arguments);
+        va_end(arguments);
+        printf("\n");
+        fflush(stdout);
     }
-    va_start(arguments, format);
-    vprintf(format, arguments);
-    va_end(arguments);
-    printf("\n");
-    fflush(stdout);
     pthread_mutex_unlock(&lock);
     return holds;
 }
@@ -43,16 +43,15 @@ bool check_return(int answered, int expected, const char *file, int line, const 
                     return_name(answered), return_name(expected));
 }
 
-int record_answer(const char *function, const char *call, int answer)
+int record_answer(const char *call, int answer)
 {
     unsigned n = 0;
 
     pthread_mutex_lock(&lock);
-    while (n < record_count && (records[n].function != function || records[n].call != call ||
-                                records[n].answer != answer))
+    while (n < record_count &&
+           (strcmp(records[n].call, call) != 0 || records[n].answer != answer))
         n++;
     if (n == record_count && n < RECORDS) {
-        records[n].function = function;
         records[n].call = call;
         records[n].answer = answer;
         record_count++;
@@ -61,13 +60,30 @@ int record_answer(const char *function, const char *call, int answer)
     return answer;
 }
 
+bool was_answered(const char *call, const char *code)
+{
+    bool found = false;
+
+    pthread_mutex_lock(&lock);
+    for (unsigned n = 0; n < record_count && !found; n++)
+        found = strcmp(records[n].call, call) == 0 &&
+                strcmp(return_name(records[n].answer), code) == 0;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+void records_print(const char *test)
+{
+    CHECK(record_count < RECORDS, "there is room for all records");
+    pthread_mutex_lock(&lock);
+    for (unsigned n = 0; n < record_count; n++)
+        printf("answer %s %s %s\n", test, records[n].call, return_name(records[n].answer));
+    record_count = 0;
+    pthread_mutex_unlock(&lock);
+}
+
 int check_summary(void)
 {
-    if (record_count == RECORDS)
-        CHECK(false, "there is room for all records");
-    for (unsigned n = 0; n < record_count; n++)
-        printf("answer  %s %s %s\n", records[n].function, records[n].call,
-               return_name(records[n].answer));
     printf("%u passed, %u failed\n", passed, failed);
     return failed == 0 && passed > 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

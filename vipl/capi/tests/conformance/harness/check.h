@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* Prints and counts one check; gives `holds` back. Any thread may call it. */
+/* Prints a check that failed, counts every one; gives `holds` back. Any thread may call it. */
 bool check_at(bool holds, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -26,15 +26,19 @@ bool check_return(int answered, int expected, const char *file, int line, const 
             check_abort();                                                                         \
     } while (0)
 
-/* Prints what was recorded, then "N passed, N failed"; the exit code of the program. */
+/* Prints "N passed, N failed"; the exit code of the program. */
 int check_summary(void);
 void check_abort(void) __attribute__((noreturn));
 
 /*
- * Remembers that `call`, made in the test function `function`, answered `answer`, and gives the
- * answer back. Both texts are literals. Any thread may call it.
+ * Remembers for the test that runs that `call` answered `answer`, and gives the answer back. The text
+ * is a literal. Any thread may call it.
  */
-int record_answer(const char *function, const char *call, int answer);
+int record_answer(const char *call, int answer);
+/* Has `call` answered `code` since the records were last forgotten? */
+bool was_answered(const char *call, const char *code);
+/* Prints what was recorded as answers of `test`, and forgets it. */
+void records_print(const char *test);
 
 /* The name of a VIP_RETURN. */
 const char *return_name(int code);

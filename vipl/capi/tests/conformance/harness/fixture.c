@@ -9,6 +9,13 @@
 #include <string.h>
 #include <time.h>
 
+#include "errors.h"
+
+enum { ARENA_BYTES = 1 << 20, EXPOSED_BYTES = 1 << 16 };
+
+Device here, there;
+Arena mine, theirs, exposed;
+
 /* --- set-up ---------------------------------------------------------------------------------- */
 
 bool small_counts(void)
@@ -36,32 +43,138 @@ void device_open_named(Device *device, const char *name)
     REQUIRE_RETURN(VipCreatePtag(device->nic, &device->ptag), VIP_SUCCESS);
 }
 
+void device_open_far(Device *device, const char *name)
+{
+    if (!far_exists()) {
+        device_open_named(device, name);
+        return;
+    }
+    REQUIRE_RETURN(far_open(name, &device->nic, &device->attributes), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreatePtag(device->nic, &device->ptag), VIP_SUCCESS);
+}
+
 void device_close(Device *device)
 {
     CHECK_RETURN(VipDestroyPtag(device->nic, device->ptag), VIP_SUCCESS);
     CHECK_RETURN(VipCloseNic(device->nic), VIP_SUCCESS);
 }
 
+static void open_near_end(const char *name)
+{
+    device_open_named(&here, name);
+    errors_catch(&here);
+    arena_open(&mine, &here, ARENA_BYTES, here.ptag, VIP_FALSE);
+}
+
+static void open_far_end(const char *name)
+{
+    device_open_far(&there, name);
+    errors_catch(&there);
+    arena_open(&theirs, &there, ARENA_BYTES, there.ptag, VIP_FALSE);
+    arena_open(&exposed, &there, EXPOSED_BYTES, there.ptag, VIP_TRUE);
+}
+
+static void close_ends(void)
+{
+    arena_close(&exposed);
+    arena_close(&theirs);
+    arena_close(&mine);
+    device_close(&there);
+    device_close(&here);
+}
+
+void fixture_open(void)
+{
+    far_start();
+    open_near_end("VINIC");
+    open_far_end("VINIC");
+}
+
+void fixture_close(void)
+{
+    close_ends();
+    far_stop();
+}
+
+/* The usual ends, while others are in their places. */
+static struct {
+    Device here, there;
+    Arena mine, theirs, exposed;
+} usual;
+
+void fixture_use(const char *name)
+{
+    usual.here = here;
+    usual.there = there;
+    usual.mine = mine;
+    usual.theirs = theirs;
+    usual.exposed = exposed;
+    open_near_end(name);
+    open_far_end(name);
+}
+
+void fixture_use_end(void)
+{
+    close_ends();
+    here = usual.here;
+    there = usual.there;
+    mine = usual.mine;
+    theirs = usual.theirs;
+    exposed = usual.exposed;
+}
+
+void fixture_reset(void)
+{
+    mine.used = theirs.used = exposed.used = 0;
+    memset(exposed.base, 0, exposed.bytes);
+    errors_forget();
+}
+
+void fixture_reopen_far(void)
+{
+    shared_put(theirs.base, theirs.bytes);
+    shared_put(exposed.base, exposed.bytes);
+    far_start();
+    open_far_end("VINIC");
+}
+
+/* Memory that the other end's process can see, if there is one. */
+static void *memory_get(size_t bytes)
+{
+    void *base;
+
+    if (far_exists())
+        return shared_get(bytes);
+    REQUIRE(posix_memalign(&base, 4096, bytes) == 0, "%zu bytes of memory", bytes);
+    memset(base, 0, bytes);
+    return base;
+}
+
 void arena_open(Arena *arena, Device *device, size_t bytes, VIP_PROTECTION_HANDLE ptag,
                 VIP_BOOLEAN rdma_write)
 {
     VIP_MEM_ATTRIBUTES attributes = {ptag, rdma_write, VIP_FALSE};
-    void *base;
 
-    REQUIRE(posix_memalign(&base, 4096, bytes) == 0, "%zu bytes of memory", bytes);
-    memset(base, 0, bytes);
     arena->device = device;
-    arena->base = base;
+    arena->base = memory_get(bytes);
     arena->bytes = bytes;
     arena->used = 0;
-    REQUIRE_RETURN(VipRegisterMem(device->nic, base, bytes, &attributes, &arena->handle),
+    REQUIRE_RETURN(VipRegisterMem(device->nic, arena->base, bytes, &attributes, &arena->handle),
                    VIP_SUCCESS);
+}
+
+void arena_forget(Arena *arena)
+{
+    if (far_exists())
+        shared_put(arena->base, arena->bytes);
+    else
+        free(arena->base);
 }
 
 void arena_close(Arena *arena)
 {
     CHECK_RETURN(VipDeregisterMem(arena->device->nic, arena->base, arena->handle), VIP_SUCCESS);
-    free(arena->base);
+    arena_forget(arena);
 }
 
 unsigned char *arena_bytes(Arena *arena, size_t bytes)
@@ -114,14 +227,23 @@ VIP_VI_ATTRIBUTES vi_attributes(const Device *device, const PairOptions *options
     return attributes;
 }
 
-VIP_VI_HANDLE vi_create(const Device *device, const PairOptions *options, bool server)
+VIP_VI_HANDLE client_create(const PairOptions *options)
 {
-    VIP_VI_ATTRIBUTES attributes = vi_attributes(device, options);
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, options);
     VIP_VI_HANDLE vi = NULL;
 
-    attributes.EnableRdmaWrite = server ? options->server_rdma_write : VIP_FALSE;
-    REQUIRE_RETURN(VipCreateVi(device->nic, &attributes, server ? options->server_send_cq : NULL,
-                               server ? options->server_recv_cq : NULL, &vi),
+    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, NULL, &vi), VIP_SUCCESS);
+    return vi;
+}
+
+VIP_VI_HANDLE server_create(const PairOptions *options)
+{
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&there, options);
+    VIP_VI_HANDLE vi = NULL;
+
+    attributes.EnableRdmaWrite = options->server_rdma_write;
+    REQUIRE_RETURN(VipCreateVi(there.nic, &attributes, options->server_send_cq,
+                               options->server_recv_cq, &vi),
                    VIP_SUCCESS);
     return vi;
 }
@@ -151,18 +273,23 @@ static void *request_run(void *argument)
     return NULL;
 }
 
-Request *request_start(const Device *device, VIP_VI_HANDLE vi, const char *discriminator,
-                       VIP_ULONG timeout_ms)
+Request *request_between(const Device *from, const Device *to, VIP_VI_HANDLE vi,
+                         const char *discriminator, VIP_ULONG timeout_ms)
 {
     Request *request = calloc(1, sizeof *request);
 
     REQUIRE(request != NULL, "memory for a request");
     request->vi = vi;
     request->timeout_ms = timeout_ms;
-    address_of(device, "client", &request->local);
-    address_of(device, discriminator, &request->remote);
+    address_of(from, "client", &request->local);
+    address_of(to, discriminator, &request->remote);
     REQUIRE(pthread_create(&request->thread, NULL, request_run, request) == 0, "a thread");
     return request;
+}
+
+Request *request_start(VIP_VI_HANDLE vi, const char *discriminator, VIP_ULONG timeout_ms)
+{
+    return request_between(&here, &there, vi, discriminator, timeout_ms);
 }
 
 VIP_RETURN request_finish(Request *request, VIP_VI_ATTRIBUTES *remote)
@@ -175,7 +302,7 @@ VIP_RETURN request_finish(Request *request, VIP_VI_ATTRIBUTES *remote)
     return answer;
 }
 
-void pair_connect(Pair *pair, const Device *device)
+void pair_connect(Pair *pair)
 {
     char discriminator[32];
     Address local, remote;
@@ -183,20 +310,20 @@ void pair_connect(Pair *pair, const Device *device)
     VIP_CONN_HANDLE connection;
 
     fresh_discriminator(discriminator, sizeof discriminator);
-    address_of(device, discriminator, &local);
-    Request *request = request_start(device, pair->client, discriminator, WAIT_MS);
-    REQUIRE_RETURN(VipConnectWait(device->nic, &local.address, WAIT_MS, &remote.address,
+    address_of(&there, discriminator, &local);
+    Request *request = request_start(pair->client, discriminator, WAIT_MS);
+    REQUIRE_RETURN(VipConnectWait(there.nic, &local.address, WAIT_MS, &remote.address,
                                   &attributes, &connection),
                    VIP_SUCCESS);
     REQUIRE_RETURN(VipConnectAccept(connection, pair->server), VIP_SUCCESS);
     REQUIRE_RETURN(request_finish(request, NULL), VIP_SUCCESS);
 }
 
-void pair_open(Pair *pair, const Device *device, const PairOptions *options)
+void pair_open(Pair *pair, const PairOptions *options)
 {
-    pair->client = vi_create(device, options, false);
-    pair->server = vi_create(device, options, true);
-    pair_connect(pair, device);
+    pair->client = client_create(options);
+    pair->server = server_create(options);
+    pair_connect(pair);
 }
 
 unsigned vi_drain(VIP_VI_HANDLE vi)
@@ -319,96 +446,76 @@ VIP_UINT32 received(VIP_VI_HANDLE vi, const VIP_DESCRIPTOR *expected)
     return came_back(answer, descriptor, expected, "receive");
 }
 
-static void passes(VIP_VI_HANDLE from, VIP_VI_HANDLE to, Arena *arena, const char *who)
+static void passes(VIP_VI_HANDLE from, Arena *source, VIP_VI_HANDLE to, Arena *target,
+                   const char *who)
 {
-    const size_t bytes = 1000;
-    size_t mark = arena->used;
-    VIP_DESCRIPTOR *send = arena_descriptor(arena, 1), *recv = arena_descriptor(arena, 1);
-    unsigned char *data = arena_bytes(arena, bytes), *target = arena_bytes(arena, bytes);
+    const size_t bytes = 1000, source_mark = source->used, target_mark = target->used;
+    VIP_DESCRIPTOR *send = arena_descriptor(source, 1), *recv = arena_descriptor(target, 1);
+    unsigned char *data = arena_bytes(source, bytes), *room = arena_bytes(target, bytes);
 
-    for (size_t i = 0; i < bytes; i++)
-        data[i] = (unsigned char)(i * 5 + 3);
-    memset(target, 0, bytes);
-    describe(send, data, arena->handle, bytes);
-    describe(recv, target, arena->handle, bytes);
-    CHECK_RETURN(VipPostRecv(to, recv, arena->handle), VIP_SUCCESS);
-    CHECK_RETURN(VipPostSend(from, send, arena->handle), VIP_SUCCESS);
+    fill(data, bytes, 77);
+    memset(room, 0, bytes);
+    describe(send, data, source->handle, bytes);
+    describe(recv, room, target->handle, bytes);
+    CHECK_RETURN(VipPostRecv(to, recv, target->handle), VIP_SUCCESS);
+    CHECK_RETURN(VipPostSend(from, send, source->handle), VIP_SUCCESS);
     sent(from, send);
     received(to, recv);
-    CHECK(recv->CS.Length == bytes && memcmp(data, target, bytes) == 0, "%s: a message passes", who);
-    arena->used = mark;
+    CHECK(recv->CS.Length == bytes && filled(room, bytes, 77), "%s: a message passes", who);
+    source->used = source_mark;
+    target->used = target_mark;
 }
 
-void pair_works(const Pair *pair, Arena *arena, const char *who)
+void pair_works(const Pair *pair, const char *who)
 {
-    passes(pair->client, pair->server, arena, who);
-    passes(pair->server, pair->client, arena, who);
+    passes(pair->client, &mine, pair->server, &theirs, who);
+    passes(pair->server, &theirs, pair->client, &mine, who);
 }
 
-/* --- asynchronous errors --------------------------------------------------------------------- */
-
-enum { ERRORS_KEPT = 4096 };
-
-static pthread_mutex_t errors_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t errors_changed = PTHREAD_COND_INITIALIZER;
-static VIP_ERROR_DESCRIPTOR errors[ERRORS_KEPT];
-static unsigned error_count;
-
-static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
+static unsigned char pattern(unsigned message, size_t offset)
 {
-    pthread_mutex_lock(&errors_lock);
-    if (context == errors && error_count < ERRORS_KEPT)
-        errors[error_count++] = *error;
-    pthread_cond_broadcast(&errors_changed);
-    pthread_mutex_unlock(&errors_lock);
+    return (unsigned char)(message * 37 + offset * 11 + (offset >> 8) + 1);
 }
+
+void fill(unsigned char *data, size_t bytes, unsigned message)
+{
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = pattern(message, i);
+}
+
+bool filled(const unsigned char *data, size_t bytes, unsigned message)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        if (data[i] != pattern(message, i))
+            return false;
+    }
+    return true;
+}
+
+/* --- asynchronous errors, at either end ------------------------------------------------------ */
 
 void errors_catch(const Device *device)
 {
-    REQUIRE_RETURN(VipErrorCallback(device->nic, errors, on_error), VIP_SUCCESS);
+    if (far_handle(device->nic))
+        far_errors_catch(device->nic);
+    else
+        REQUIRE_RETURN(errors_register(device->nic), VIP_SUCCESS);
 }
 
 void errors_forget(void)
 {
-    pthread_mutex_lock(&errors_lock);
-    error_count = 0;
-    pthread_mutex_unlock(&errors_lock);
-}
-
-/* The first error of a kind; the lock is held. */
-static const VIP_ERROR_DESCRIPTOR *find_error(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
-{
-    for (unsigned i = 0; i < error_count; i++) {
-        if (errors[i].ViHandle == vi && errors[i].ErrorCode == code)
-            return &errors[i];
-    }
-    return NULL;
+    errors_drop();
+    far_errors_forget();
 }
 
 bool error_expected(VIP_VI_HANDLE vi, VIP_ERROR_CODE code, VIP_ERROR_DESCRIPTOR *found)
 {
-    const VIP_ERROR_DESCRIPTOR *error;
-    struct timespec deadline;
-    int waited = 0;
+    const bool came = far_handle(vi) ? far_error_wait(vi, code, found) : error_wait(vi, code, found);
 
-    clock_gettime(CLOCK_REALTIME, &deadline);
-    deadline.tv_sec += WAIT_MS / 1000;
-    pthread_mutex_lock(&errors_lock);
-    while ((error = find_error(vi, code)) == NULL && waited == 0)
-        waited = pthread_cond_timedwait(&errors_changed, &errors_lock, &deadline);
-    if (error != NULL && found != NULL)
-        *found = *error;
-    pthread_mutex_unlock(&errors_lock);
-    return CHECK(error != NULL, "asynchronous error %d is reported", (int)code);
+    return CHECK(came, "asynchronous error %d is reported", (int)code);
 }
 
 unsigned errors_of(VIP_VI_HANDLE vi, VIP_ERROR_CODE code)
 {
-    unsigned count = 0;
-
-    pthread_mutex_lock(&errors_lock);
-    for (unsigned i = 0; i < error_count; i++)
-        count += errors[i].ViHandle == vi && errors[i].ErrorCode == code;
-    pthread_mutex_unlock(&errors_lock);
-    return count;
+    return far_handle(vi) ? far_errors_of(vi, code) : errors_counted(vi, code);
 }

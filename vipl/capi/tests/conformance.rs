@@ -1,0 +1,99 @@
+//! The conformance suite over shared memory: as two processes, as one, with either library.
+
+mod common;
+
+use common::Installation;
+use common::exceptions::{PENDING_LEVELS, PENDING_READS};
+use common::guide::Phase;
+use common::rows::Level;
+use common::suite::{Program, Run, Suite, programs, two_processes};
+
+/// What the NIC offers is not said to be missing.
+fn check_pending(run: &Run) {
+    let (levels, reads) = run.offers;
+    let bit = |level: Level| 1 << level as u32;
+    for level in PENDING_LEVELS {
+        assert!(
+            levels & bit(*level) == 0,
+            "the NIC offers {}: take it from PENDING_LEVELS",
+            level.name()
+        );
+    }
+    for (row, level) in PENDING_READS {
+        assert!(
+            reads & bit(*level) == 0,
+            "the NIC offers reads at {}: take {row} from PENDING_READS, and test it",
+            level.name()
+        );
+    }
+}
+
+/// Every test of the program ran, but for those of a level that is said to be missing.
+fn check_complete(suite: &Suite<'_>, program: &Program, run: &Run) {
+    for test in suite.declared(program) {
+        let known = run.ran.contains(&test.name)
+            || (run.pending.contains(&test.name) && !PENDING_LEVELS.is_empty());
+        assert!(
+            known,
+            "{}: {} did not run: {run:?}",
+            program.source(),
+            test.name
+        );
+    }
+}
+
+fn as_two_processes(phase: Phase) {
+    let installation = Installation::new(&format!("two-{}", phase.folder()));
+    let programs = programs(phase);
+    let suite = Suite::build(&installation, &programs);
+    for program in &programs {
+        let mut command = two_processes(&installation, &suite.path(program));
+        let run = suite.run(program, &mut command);
+        check_pending(&run);
+        check_complete(&suite, program, &run);
+    }
+}
+
+#[test]
+fn early_adopter_as_two_processes() {
+    as_two_processes(Phase::EarlyAdopter);
+}
+
+#[test]
+fn functional_as_two_processes() {
+    as_two_processes(Phase::Functional);
+}
+
+#[test]
+fn full_as_two_processes() {
+    as_two_processes(Phase::Full);
+}
+
+/// Both ends in one process: each test that does not need two passes there, too.
+#[test]
+fn all_phases_in_one_process() {
+    let installation = Installation::new("one");
+    for phase in Phase::ALL {
+        let programs = programs(phase);
+        let suite = Suite::build(&installation, &programs);
+        for program in &programs {
+            suite.run(program, &mut installation.command(&suite.path(program)));
+        }
+    }
+}
+
+/// libvipl.a in the place of libvipl.so.
+#[test]
+fn the_static_library() {
+    let installation = Installation::new("static");
+    let mut programs = programs(Phase::EarlyAdopter);
+    programs.retain(|program| ["nic", "connect", "messages"].contains(&program.name.as_str()));
+    assert_eq!(programs.len(), 3);
+    let suite = Suite::build_static(&installation, &programs);
+    for program in &programs {
+        suite.run(
+            program,
+            &mut two_processes(&installation, &suite.path(program)),
+        );
+    }
+}
