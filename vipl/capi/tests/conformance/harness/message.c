@@ -3,21 +3,39 @@
 
 #include <string.h>
 
+#include "check.h"
 #include "errors.h"
 #include "far.h"
 
 /* --- near ------------------------------------------------------------------------------------ */
 
+/* Room for the address of the far NIC of a name; it is the same whenever the NIC is opened. */
+static VIP_UINT8 *address_room(const char *name)
+{
+    enum { NICS = 8 };
+    static struct {
+        char name[NAME_BYTES];
+        VIP_UINT8 address[NIC_ADDRESS_BYTES];
+    } nics[NICS];
+    unsigned n = 0;
+
+    while (n < NICS && nics[n].name[0] != '\0' && strcmp(nics[n].name, name) != 0)
+        n++;
+    REQUIRE(n < NICS && strlen(name) < NAME_BYTES, "room for the address of %s", name);
+    strcpy(nics[n].name, name);
+    return nics[n].address;
+}
+
 VIP_RETURN far_open(const char *name, VIP_NIC_HANDLE *nic, VIP_NIC_ATTRIBUTES *attributes)
 {
-    static VIP_UINT8 address[NIC_ADDRESS_BYTES];
+    VIP_UINT8 *address = address_room(name);
     Message message = {.call = OPEN_NIC};
 
     strncpy(message.name, name, sizeof message.name - 1);
     VIP_RETURN answer = far_ask(&message);
     *nic = message.out;
     *attributes = message.nic_attributes;
-    memcpy(address, message.nic_address, sizeof address);
+    memcpy(address, message.nic_address, NIC_ADDRESS_BYTES);
     attributes->LocalNicAddress = address;
     return answer;
 }

@@ -217,14 +217,12 @@ static void close_nic(const Pair *pair)
     (void)pair;
     CHECK_RETURN(VipCloseNic(there.nic), VIP_SUCCESS);
     far_stop();
-    fixture_reopen_far();
 }
 
 static void die(const Pair *pair)
 {
     (void)pair;
     far_kill();
-    fixture_reopen_far();
 }
 
 void peer_disconnects(void)
@@ -235,9 +233,11 @@ void peer_disconnects(void)
 void peer_closes(void)
 {
     goes("peer_closes", close_nic);
+    fixture_reopen_far();
 }
 
 void peer_dies(void)
 {
     goes("peer_dies", die);
+    fixture_reopen_far();
 }
