@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::Installation;
 use common::exceptions::{PENDING_LEVELS, PENDING_READS};
 use common::guide::Phase;
 use common::rows::Level;
 use common::suite::{Program, Run, Suite, programs, two_processes};
+use common::{Installation, Linkage};
 
 /// What the NIC offers is not said to be missing.
 fn check_pending(run: &Run) {
@@ -79,6 +79,27 @@ fn all_phases_in_one_process() {
         for program in &programs {
             suite.run(program, &mut installation.command(&suite.path(program)));
         }
+    }
+}
+
+/// membarrier(2) is refused, as by an old kernel: the library takes its slower way.
+#[test]
+fn without_membarrier() {
+    let installation = Installation::new("no-membarrier");
+    let source = "c/no_membarrier.c";
+    let launcher = installation.compile(
+        "no_membarrier",
+        &[source],
+        &["cc", "-std=c99"],
+        Linkage::Shared,
+    );
+    let mut programs = programs(Phase::EarlyAdopter);
+    programs.retain(|program| ["queues", "messages"].contains(&program.name.as_str()));
+    assert_eq!(programs.len(), 2);
+    let suite = Suite::build(&installation, &programs);
+    for program in &programs {
+        let mut command = two_processes(&installation, &launcher);
+        suite.run(program, command.arg(suite.path(program)));
     }
 }
 

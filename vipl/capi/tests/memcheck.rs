@@ -1,5 +1,4 @@
-//! The conformance suite under valgrind: no error, no definite leak. The library has no expedited barriers
-//! there and takes the slower way.
+//! The conformance suite under valgrind: no error, no definite leak. Both ends are in one process there.
 
 mod common;
 
@@ -7,7 +6,7 @@ use common::Installation;
 use common::guide::Phase;
 use common::suite::{Suite, programs};
 
-fn under_valgrind(phase: Phase) {
+fn run(phase: Phase) {
     let installation = Installation::new(&format!("valgrind-{}", phase.folder()));
     let programs = programs(phase);
     let suite = Suite::build(&installation, &programs);
@@ -20,23 +19,23 @@ fn under_valgrind(phase: Phase) {
 }
 
 #[test]
-fn early_adopter() {
-    under_valgrind(Phase::EarlyAdopter);
+fn under_valgrind_early_adopter() {
+    run(Phase::EarlyAdopter);
 }
 
 #[test]
-fn functional() {
-    under_valgrind(Phase::Functional);
+fn under_valgrind_functional() {
+    run(Phase::Functional);
 }
 
 #[test]
-fn full() {
-    under_valgrind(Phase::Full);
+fn under_valgrind_full() {
+    run(Phase::Full);
 }
 
 /// Any call with any argument.
 #[test]
-fn fuzz() {
+fn under_valgrind_fuzz() {
     let installation = Installation::new("valgrind-fuzz");
     let path = installation.compile_with_harness("fuzz", "c/fuzz.c");
     installation.run_checks(&mut installation.command_under_valgrind(&path));
