@@ -40,6 +40,15 @@ pub(crate) struct Installation {
 impl Installation {
     /// Installs what cargo has built for this test run.
     pub(crate) fn new(name: &str) -> Self {
+        Self::with(name, &[])
+    }
+
+    /// The same as links into the tree that cargo builds in.
+    pub(crate) fn linked(name: &str) -> Self {
+        Self::with(name, &["--link"])
+    }
+
+    fn with(name: &str, options: &[&str]) -> Self {
         let id = format!("{name}-{}", std::process::id());
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&id);
         fs::create_dir_all(&root).expect("a directory for the test");
@@ -51,6 +60,7 @@ impl Installation {
             Command::new(install)
                 .arg("--from")
                 .arg(built)
+                .args(options)
                 .arg(this.prefix()),
         );
         fs::write(this.config(), nics(&id)).expect("the NIC configuration");
@@ -219,6 +229,7 @@ fn nics(id: &str) -> String {
             "DAMAGED",
             &format!("{quick}\n[nic.fault]\nseed = 5\ncorruption_ppm = 20000"),
         ),
+        "[alias]\n\"/dev/old0\" = \"VINIC0\"\n".to_owned(),
     ]
     .concat()
 }
@@ -295,9 +306,10 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a command in a process group of its own; what it prints is kept.
+    /// Starts a command in a process group of its own; what it prints is kept, its input is open.
     pub(crate) fn start(command: &mut Command) -> Self {
-        command.stdout(Stdio::piped()).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.process_group(0);
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -315,8 +327,9 @@ impl Running {
         }
     }
 
-    /// Waits for success; gives what it has printed since the last look.
+    /// Closes its input and waits for success; gives what it has printed since the last look.
     pub(crate) fn succeed(mut self) -> String {
+        drop(self.child.stdin.take());
         let mut printed = String::new();
         self.stdout.read_to_string(&mut printed).expect("text");
         let status = self.child.wait().expect("the child's status");
