@@ -271,7 +271,7 @@ int rule_18_names_of_hosts(void)
     FILE *file;
     Nic nic;
 
-    sprintf(path, "/tmp/old-hosts-%ld", (long)getpid());
+    sprintf(path, "%s/old-hosts-%ld", P_tmpdir, (long)getpid());
     file = fopen(path, "w");
     EXPECT(file != NULL && fprintf(file, "192.0.2.77 %s\n", name) > 0 && fclose(file) == 0);
     nic_open(&nic);

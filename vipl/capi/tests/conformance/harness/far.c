@@ -109,7 +109,7 @@ void far_start(void)
     }
     REQUIRE(pipe(lives) == 0 && fcntl(lives[1], F_SETFD, FD_CLOEXEC) == 0, "a pipe");
     for (unsigned n = 0; n < DOORS; n++) {
-        REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0 &&
+        REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 &&
                     fcntl(ends[0], F_SETFD, FD_CLOEXEC) == 0,
                 "a pair of sockets");
         doors[n].socket = ends[0];
@@ -242,7 +242,7 @@ VIP_RETURN far_ask(Message *message)
     message->mem_attributes.Ptag = there_called(message->mem_attributes.Ptag);
     moved = send(doors[door].socket, message, sizeof *message, MSG_NOSIGNAL);
     if (moved == (ssize_t)sizeof *message)
-        moved = recv(doors[door].socket, message, sizeof *message, 0);
+        moved = recv(doors[door].socket, message, sizeof *message, MSG_WAITALL);
     REQUIRE(moved == (ssize_t)sizeof *message, "the far process answers");
     pthread_mutex_lock(&lock);
     doors[door].busy = false;
@@ -297,7 +297,7 @@ static void *serve_door(void *argument)
     const int *socket = argument;
     Message message;
 
-    while (recv(*socket, &message, sizeof message, 0) == (ssize_t)sizeof message) {
+    while (recv(*socket, &message, sizeof message, MSG_WAITALL) == (ssize_t)sizeof message) {
         message.out = NULL;
         message_answer(&message);
         if (send(*socket, &message, sizeof message, MSG_NOSIGNAL) != (ssize_t)sizeof message)
