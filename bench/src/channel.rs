@@ -18,7 +18,7 @@ use crate::nic::Nic;
 use crate::plan::{Benchmark, Frames, Level, Test};
 
 /// Both ends must speak the same version of these messages.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// The longest message.
 const MESSAGE_BYTES: u32 = 1024;
@@ -439,6 +439,8 @@ mod tests {
             credit_address: u64::MAX,
             recv_address: u64::MAX,
             recv_stride_bytes: u64::MAX,
+            send_address: u64::MAX,
+            send_stride_bytes: u64::MAX,
         };
         let round = RawRound {
             benchmark: Benchmark::Bandwidth,

@@ -41,7 +41,7 @@ pub struct Options {
     /// How a message travels.
     #[arg(long, value_enum, default_value_t = Op::Send)]
     pub op: Op,
-    /// Unreliable or Reliable Delivery.
+    /// Unreliable Delivery, Reliable Delivery or Reliable Reception.
     #[arg(long, value_enum, default_value_t = Level::Rd)]
     pub level: Level,
     /// Bytes of one message; several with commas; K and M stand for 1024 and 1024 times that.
@@ -286,6 +286,18 @@ mod tests {
     }
 
     #[test]
+    fn every_operation_and_level() {
+        for (op, expected) in [("send", Op::Send), ("write", Op::Write), ("read", Op::Read)] {
+            for (level, bits) in [("ud", 1), ("rd", 2), ("rr", 4)] {
+                let options = options(&format!("vibench latency --op {op} --level {level}"));
+                assert_eq!((options.op, options.level.bits()), (expected, bits));
+                let tests = options.tests(Benchmark::Latency);
+                assert_eq!(tests.is_ok(), op != "read" || level != "ud", "{op} {level}");
+            }
+        }
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for line in [
             "vibench",
@@ -298,8 +310,8 @@ mod tests {
             "vibench latency --cores 0,x",
             "vibench rate --batch 0",
             "vibench rate --rounds 0",
-            "vibench rate --level rr",
-            "vibench rate --op read",
+            "vibench rate --level re",
+            "vibench rate --op fetch",
             "vibench rate --messages 0",
             "vibench rate --listen --connect there",
         ] {

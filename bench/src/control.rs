@@ -141,9 +141,22 @@ impl RawEnd {
         self.port.capabilities().driver
     }
 
-    /// Prepares a round; both ends do so the same number of times.
-    pub(crate) fn begin(&mut self, round: &RawRound) -> Result<()> {
-        let frames = &round.frames;
+    /// Prepares a round, in which this end's own messages are of the frames `ours`; both ends
+    /// do so the same number of times.
+    pub(crate) fn begin(&mut self, round: &RawRound, ours: Frames) -> Result<()> {
+        let longest_bytes = self.message_bytes(&round.frames)?;
+        let longest_bytes = longest_bytes.max(self.message_bytes(&ours)?);
+        self.buffer.resize(longest_bytes, 0);
+        self.frames = ours;
+        self.round += 1;
+        self.peer = round.mac;
+        self.port.upkeep();
+        self.port.events(&mut Vec::new());
+        Ok(())
+    }
+
+    /// Room for a message of such frames, if they can be sent.
+    fn message_bytes(&self, frames: &Frames) -> Result<usize> {
         let longest = frames.full_bytes.max(frames.last_bytes) as usize;
         let shortest = frames.full_bytes.min(frames.last_bytes) as usize;
         let message_bytes = u64::from(frames.count) * longest as u64;
@@ -158,13 +171,7 @@ impl RawEnd {
                 frames.count
             )));
         }
-        self.buffer.resize(message_bytes as usize, 0);
-        self.frames = *frames;
-        self.round += 1;
-        self.peer = round.mac;
-        self.port.upkeep();
-        self.port.events(&mut Vec::new());
-        Ok(())
+        Ok(message_bytes as usize)
     }
 
     /// Sends messages and measures how long each takes to come back.
@@ -500,8 +507,8 @@ mod tests {
                 round(Benchmark::Latency, size_bytes, near.mac()),
             );
             std::thread::scope(|scope| {
-                far.begin(&far_round).unwrap();
-                near.begin(&near_round).unwrap();
+                far.begin(&far_round, far_round.frames).unwrap();
+                near.begin(&near_round, near_round.frames).unwrap();
                 let echo = scope.spawn(|| far.echo());
                 let mut histogram = Histogram::new_with_bounds(1, 10_000_000_000, 3).unwrap();
                 let pinged = near.ping(&limit(100), &mut histogram).unwrap();
@@ -513,6 +520,27 @@ mod tests {
     }
 
     #[test]
+    fn a_short_question_gets_a_long_answer() {
+        let (mut near, mut far) = pair("control-read");
+        let (near_round, far_round) = (
+            round(Benchmark::Latency, 65536, far.mac()),
+            round(Benchmark::Latency, 65536, near.mac()),
+        );
+        std::thread::scope(|scope| {
+            far.begin(&far_round, far_round.frames).unwrap();
+            near.begin(&near_round, Frames::of_read_request()).unwrap();
+            let echo = scope.spawn(|| far.echo());
+            let mut histogram = Histogram::new_with_bounds(1, 10_000_000_000, 3).unwrap();
+            let pinged = near.ping(&limit(20), &mut histogram).unwrap();
+            assert_eq!((pinged.round_trips, pinged.lost), (20, 0));
+            echo.join().unwrap().unwrap();
+        });
+        let sent = near.port.stats().tx_frames;
+        let answered = far.port.stats().tx_frames;
+        assert!(answered >= 20 * 32 && sent < 20 * 2, "{sent}, {answered}");
+    }
+
+    #[test]
     fn every_message_of_a_stream_is_counted() {
         let (mut near, mut far) = pair("control-stream");
         for size_bytes in [64, 65536] {
@@ -521,8 +549,8 @@ mod tests {
                 round(Benchmark::Rate, size_bytes, near.mac()),
             );
             std::thread::scope(|scope| {
-                far.begin(&far_round).unwrap();
-                near.begin(&near_round).unwrap();
+                far.begin(&far_round, far_round.frames).unwrap();
+                near.begin(&near_round, near_round.frames).unwrap();
                 let receive = scope.spawn(|| far.receive());
                 near.send(&limit(320), 16).unwrap();
                 let seen = receive.join().unwrap().unwrap();
@@ -540,15 +568,15 @@ mod tests {
         let (mut near, far) = pair("control-misfit");
         let mut misfit = round(Benchmark::Rate, 4096, far.mac());
         misfit.frames.full_bytes = 1 << 20;
-        assert!(near.begin(&misfit).is_err());
+        assert!(near.begin(&misfit, misfit.frames).is_err());
         misfit.frames.count = 0;
-        assert!(near.begin(&misfit).is_err());
+        assert!(near.begin(&misfit, misfit.frames).is_err());
         misfit.frames = Frames {
             count: 1,
             full_bytes: 2172,
             last_bytes: HEADER_BYTES as u32 - 1,
         };
-        assert!(near.begin(&misfit).is_err());
+        assert!(near.begin(&misfit, misfit.frames).is_err());
     }
 
     #[test]

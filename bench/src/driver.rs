@@ -12,13 +12,12 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::latency::Limit;
 use crate::nic::{self, Nic, Selection};
-use crate::open::Open;
-use crate::plan::{Benchmark, Frames, Level, Test};
+use crate::open::{Near, Open};
+use crate::plan::{Benchmark, Frames, Level, Op, Test};
 use crate::process::{self, Partner, Stop};
 use crate::report::{self, ControlResult, TestResult};
 use crate::server;
-use crate::stream::Sender;
-use crate::tally::{Tally, new_histogram};
+use crate::tally::{PING_PONG, Tally, new_histogram};
 
 /// Runs a command of the user.
 pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
@@ -212,8 +211,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn open(&mut self, test: &Test) -> Result<Open<Sender>> {
-        let mut open = Open::<Sender>::new(self.nic, test)?;
+    fn open(&mut self, test: &Test) -> Result<Open<Near>> {
+        let mut open = Open::<Near>::new(self.nic, test)?;
         self.opened += 1;
         let number = self.opened;
         let answer = self.channel.ask(&Message::Open {
@@ -232,7 +231,7 @@ impl<'a> Session<'a> {
     fn round(
         &mut self,
         test: &Test,
-        open: &mut Open<Sender>,
+        open: &mut Open<Near>,
         limit: &Limit,
         tally: &mut Tally,
         result: &mut TestResult,
@@ -242,10 +241,23 @@ impl<'a> Session<'a> {
             Open::PingPong(end) => {
                 let mut histogram = new_histogram()?;
                 let pinged = end.ping(limit, &mut histogram)?;
-                tally.add_pings(&histogram, pinged.elapsed);
-                result.delivered += 2 * pinged.round_trips;
+                tally.add_pings(&histogram, pinged.elapsed, PING_PONG);
+                result.delivered += PING_PONG * pinged.round_trips;
                 result.lost += pinged.lost;
                 (0, pinged.broken)
+            }
+            Open::Read(end) if test.benchmark == Benchmark::Latency => {
+                let mut histogram = new_histogram()?;
+                let pinged = end.ping(limit, &mut histogram)?;
+                tally.add_pings(&histogram, pinged.elapsed, 1);
+                result.delivered += pinged.round_trips;
+                (0, pinged.broken)
+            }
+            Open::Read(end) => {
+                let seen = end.run(limit)?;
+                tally.add_stream(&seen);
+                result.delivered += seen.delivered;
+                (0, seen.broken)
             }
             Open::Stream(end) => {
                 let before = end.sent();
@@ -255,7 +267,7 @@ impl<'a> Session<'a> {
             }
         };
         let total = match open {
-            Open::PingPong(_) => 0,
+            Open::PingPong(_) | Open::Read(_) => 0,
             Open::Stream(end) => end.sent(),
         };
         let seen = self.channel.ask_seen(&Message::Stop { sent: total })?;
@@ -322,7 +334,11 @@ impl<'a> Session<'a> {
         };
         self.channel.tell(&Message::RawRound(round))?;
         round.mac = peer;
-        raw.begin(&round)?;
+        let (ours, messages_each) = match (test.op, test.benchmark) {
+            (Op::Read, Benchmark::Latency) => (Frames::of_read_request(), 1),
+            _ => (frames, PING_PONG),
+        };
+        raw.begin(&round, ours)?;
         let mut histogram = new_histogram()?;
         let pinged = match test.benchmark {
             Benchmark::Latency => Some(raw.ping(limit, &mut histogram)?),
@@ -333,7 +349,7 @@ impl<'a> Session<'a> {
         };
         let seen = self.channel.ask_seen(&Message::RawStop)?;
         match pinged {
-            Some(pinged) => tally.add_pings(&histogram, pinged.elapsed),
+            Some(pinged) => tally.add_pings(&histogram, pinged.elapsed, messages_each),
             None => tally.add_stream(&seen),
         }
         Ok(())

@@ -11,8 +11,8 @@
 //! | credit word, written by the peer | 64 |
 //! | send descriptors | 64 each |
 //! | receive descriptors | 64 each |
-//! | send buffers | `send_stride` each |
-//! | receive buffers, written by the peer's sends or RDMA writes | `recv_stride` each |
+//! | send buffers, read by the peer's RDMA reads | `send_stride` each |
+//! | receive buffers, written by the peer's sends or RDMA writes, and by our RDMA reads | `recv_stride` each |
 
 mod parts;
 
@@ -71,7 +71,7 @@ impl Memory {
         let attributes = MemAttributes {
             ptag: Some(nic.ptag()),
             rdma_write: true,
-            rdma_read: false,
+            rdma_read: true,
         };
         let address = base.as_ptr() as u64;
         // SAFETY: the pages are ours, and stay until `Memory` is dropped, which
@@ -147,7 +147,7 @@ impl Endpoint {
             qos: 0,
             ptag: Some(nic.ptag()),
             rdma_write: true,
-            rdma_read: false,
+            rdma_read: shape.level.is_reliable(),
         };
         let vi = provider::create_vi(nic.handle(), &attributes, None, None)
             .map_err(|error| Error::call("VipCreateVi", error))?;
@@ -217,7 +217,7 @@ impl Endpoint {
             .map_err(|error| Error::call("VipQueryVi", error))
     }
 
-    /// What the peer must know to write here.
+    /// What the peer must know to write and read here.
     pub fn remote_memory(&self) -> RemoteMemory {
         let base = self.memory.base.as_ptr() as u64;
         RemoteMemory {
@@ -225,6 +225,8 @@ impl Endpoint {
             credit_address: base,
             recv_address: base + self.recv_buffers as u64,
             recv_stride_bytes: self.recv_stride as u64,
+            send_address: base + self.send_buffers as u64,
+            send_stride_bytes: self.send_stride as u64,
         }
     }
 
@@ -291,6 +293,27 @@ impl Endpoint {
         };
         let descriptor = RawDescriptor {
             control: control_segment(flags, 2, bytes, immediate.unwrap_or(0)),
+            segments: [remote.into(), self.local(buffer, bytes)],
+        };
+        self.post(index, bytes, descriptor)
+    }
+
+    /// Reads `bytes` bytes of the peer's memory into receive buffer `index`, with send
+    /// descriptor `index`.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the VI is not known any more.
+    #[inline]
+    pub fn post_read(&mut self, index: u32, bytes: u32, source: Target) -> Result<()> {
+        assert!(bytes <= self.shape.recv_bytes);
+        let buffer = self.recv_buffer(index);
+        let remote = AddressSegment {
+            address: source.address,
+            handle: source.handle,
+            reserved: 0,
+        };
+        let descriptor = RawDescriptor {
+            control: control_segment(control::OP_RDMA_READ, 2, bytes, 0),
             segments: [remote.into(), self.local(buffer, bytes)],
         };
         self.post(index, bytes, descriptor)
@@ -370,11 +393,22 @@ impl Endpoint {
     /// is whole words, else the last byte.
     #[inline]
     pub fn stamp(&mut self, index: u32, bytes: u32, mark: u64) {
+        self.put_mark(self.send_buffer(index), bytes, mark);
+    }
+
+    /// Takes the mark at the end of a message out of a receive buffer.
+    #[inline]
+    pub fn wipe(&mut self, index: u32, bytes: u32) {
+        self.put_mark(self.recv_buffer(index), bytes, 0);
+    }
+
+    #[inline]
+    fn put_mark(&mut self, buffer: usize, bytes: u32, mark: u64) {
         if bytes == 0 {
             return;
         }
-        let end = self.send_buffer(index) + bytes as usize;
-        // Relaxed: the stack takes the bytes after the post, in this thread.
+        let end = buffer + bytes as usize;
+        // Relaxed: the stack takes or brings the bytes after the post, in this thread.
         if is_whole_words(bytes) {
             self.word(end - 8).store(mark, Ordering::Relaxed);
         } else {

@@ -25,7 +25,7 @@ const LOOKS_BEFORE_STOP: u32 = 4096;
 /// A message that is away for so long is lost, at Unreliable Delivery.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 
-/// An answer that is away for so long will not come, at Reliable Delivery.
+/// An answer that is away for so long will not come, at a reliable level.
 const BROKEN_AFTER: Duration = Duration::from_secs(5);
 
 /// When a round ends.
@@ -142,6 +142,11 @@ impl PingPong {
                 Some(reason) => Look::Broken(reason),
                 None => self.wait_for(mark)?,
             };
+            let back = match back {
+                // At this level a message has arrived when its descriptor is back.
+                Look::Arrived(_) if self.test.level == Level::Rr => self.wait_for_sends(back)?,
+                back => back,
+            };
             let now = Instant::now();
             match back {
                 Look::Arrived(_) => {
@@ -212,6 +217,7 @@ impl PingPong {
                     .post_write(index, self.test.size_bytes, target, None)
             }
             (Op::Write, None) => Err(Error::Peer("did not tell where to write".into())),
+            (Op::Read, _) => Err(Error::Usage("reads are measured by their reader".into())),
         }
     }
 
@@ -261,12 +267,36 @@ impl PingPong {
             }
             match self.test.level {
                 Level::Ud if since > LOST_AFTER => return Ok(Look::Nothing),
-                Level::Rd if since > BROKEN_AFTER => {
+                Level::Rd | Level::Rr if since > BROKEN_AFTER => {
                     return Ok(Look::Broken("no answer on a connection that stands".into()));
                 }
-                Level::Ud | Level::Rd => {}
+                Level::Ud | Level::Rd | Level::Rr => {}
             }
         }
+    }
+
+    /// Looks until every send is complete; gives `back` then.
+    #[inline]
+    fn wait_for_sends(&mut self, back: Look) -> Result<Look> {
+        let mut clock: Option<Instant> = None;
+        while self.sends_pending > 0 {
+            for _ in 0..LOOKS_PER_CLOCK {
+                match self.endpoint.reap_send()? {
+                    Reaped::Done { .. } => self.sends_pending -= 1,
+                    Reaped::Failed { status, .. } => return Ok(Look::Broken(status_text(status))),
+                    Reaped::Nothing => {}
+                }
+                if self.sends_pending == 0 {
+                    return Ok(back);
+                }
+            }
+            if clock.get_or_insert_with(Instant::now).elapsed() > BROKEN_AFTER {
+                return Ok(Look::Broken(
+                    "a send does not end on a connection that stands".into(),
+                ));
+            }
+        }
+        Ok(back)
     }
 
     #[inline]

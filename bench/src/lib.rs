@@ -10,6 +10,7 @@
 //! | `channel` | the messages by which the two ends agree, over a VI of their own |
 //! | `latency` | one message in flight, there and back |
 //! | `stream` | messages one way: rate and bandwidth |
+//! | `read` | RDMA reads: all three of them |
 //! | `open` | a test that is connected, at either end |
 //! | `control` | the same traffic as frames of a raw port, with no protocol |
 //! | `driver`, `server` | the end that measures and reports; the end that answers |
@@ -31,6 +32,7 @@ mod driver;
 mod latency;
 mod open;
 mod process;
+mod read;
 mod server;
 mod stream;
 mod sync;

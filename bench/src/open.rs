@@ -4,19 +4,20 @@ use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::Result;
 use crate::latency::PingPong;
 use crate::nic::Nic;
-use crate::plan::{Benchmark, Test};
+use crate::plan::{Benchmark, Op, Test};
+use crate::read::{Reader, Source};
 use crate::stream::{Receiver, Sender};
 
-/// One end of a stream.
-pub(crate) trait StreamEnd: Sized {
+/// One end of a test.
+pub(crate) trait TestEnd: Sized {
     fn new(nic: &Nic, test: &Test) -> Result<Self>;
     fn endpoint(&self) -> &Endpoint;
     fn set_peer(&mut self, memory: RemoteMemory);
 }
 
-macro_rules! stream_end {
+macro_rules! test_end {
     ($end:ty) => {
-        impl StreamEnd for $end {
+        impl TestEnd for $end {
             fn new(nic: &Nic, test: &Test) -> Result<Self> {
                 Self::new(nic, test)
             }
@@ -30,20 +31,50 @@ macro_rules! stream_end {
     };
 }
 
-stream_end!(Sender);
-stream_end!(Receiver);
+test_end!(Sender);
+test_end!(Receiver);
+test_end!(Reader);
+test_end!(Source);
 
-/// A test that is connected; `S` is this end of its stream.
-pub(crate) enum Open<S> {
-    PingPong(Box<PingPong>),
-    Stream(Box<S>),
+/// Which ends of the tests that have two different ones.
+pub(crate) trait Side {
+    /// Of a stream.
+    type Stream: TestEnd;
+    /// Of RDMA reads.
+    type Read: TestEnd;
 }
 
-impl<S: StreamEnd> Open<S> {
+/// The end that measures.
+pub(crate) struct Near;
+
+/// The end that answers.
+pub(crate) struct Far;
+
+impl Side for Near {
+    type Stream = Sender;
+    type Read = Reader;
+}
+
+impl Side for Far {
+    type Stream = Receiver;
+    type Read = Source;
+}
+
+/// A test that is connected, at this side.
+pub(crate) enum Open<S: Side> {
+    PingPong(Box<PingPong>),
+    Stream(Box<S::Stream>),
+    Read(Box<S::Read>),
+}
+
+impl<S: Side> Open<S> {
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
-        Ok(match test.benchmark {
-            Benchmark::Latency => Self::PingPong(Box::new(PingPong::new(nic, test)?)),
-            Benchmark::Bandwidth | Benchmark::Rate => Self::Stream(Box::new(S::new(nic, test)?)),
+        Ok(match (test.op, test.benchmark) {
+            (Op::Read, _) => Self::Read(Box::new(S::Read::new(nic, test)?)),
+            (_, Benchmark::Latency) => Self::PingPong(Box::new(PingPong::new(nic, test)?)),
+            (_, Benchmark::Bandwidth | Benchmark::Rate) => {
+                Self::Stream(Box::new(S::Stream::new(nic, test)?))
+            }
         })
     }
 
@@ -51,6 +82,7 @@ impl<S: StreamEnd> Open<S> {
         match self {
             Self::PingPong(end) => end.endpoint(),
             Self::Stream(end) => end.endpoint(),
+            Self::Read(end) => end.endpoint(),
         }
     }
 
@@ -58,6 +90,7 @@ impl<S: StreamEnd> Open<S> {
         match self {
             Self::PingPong(end) => end.set_peer(memory),
             Self::Stream(end) => end.set_peer(memory),
+            Self::Read(end) => end.set_peer(memory),
         }
     }
 }

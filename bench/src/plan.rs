@@ -27,6 +27,8 @@ pub enum Op {
     Send,
     /// RDMA writes, seen by polling memory.
     Write,
+    /// RDMA reads: the other end takes no part.
+    Read,
 }
 
 /// The reliability level of the connection.
@@ -37,6 +39,8 @@ pub enum Level {
     Ud,
     /// Reliable Delivery.
     Rd,
+    /// Reliable Reception.
+    Rr,
 }
 
 impl Level {
@@ -45,7 +49,13 @@ impl Level {
         match self {
             Self::Ud => 1,
             Self::Rd => 2,
+            Self::Rr => 4,
         }
+    }
+
+    /// Whether nothing is lost without an end of the connection.
+    pub fn is_reliable(self) -> bool {
+        self != Self::Ud
     }
 }
 
@@ -64,6 +74,7 @@ impl fmt::Display for Op {
         f.pad(match self {
             Self::Send => "send",
             Self::Write => "write",
+            Self::Read => "read",
         })
     }
 }
@@ -73,6 +84,7 @@ impl fmt::Display for Level {
         f.pad(match self {
             Self::Ud => "ud",
             Self::Rd => "rd",
+            Self::Rr => "rr",
         })
     }
 }
@@ -175,6 +187,9 @@ impl Test {
         if self.size_bytes == 0 && self.op == Op::Write {
             return wrong("a write of 0 bytes cannot be seen by its target".into());
         }
+        if self.op == Op::Read && !self.level.is_reliable() {
+            return wrong("there are no reads at Unreliable Delivery: add --level rd or rr".into());
+        }
         Ok(())
     }
 
@@ -224,7 +239,8 @@ impl Frames {
     /// [`Error::Port`] when no message fits such frames.
     pub fn for_port(op: Op, size_bytes: u32, max_frame_bytes: usize) -> Result<Self> {
         let header_bytes = match op {
-            Op::Send => 16,
+            // What is read comes back behind the shorter header.
+            Op::Send | Op::Read => 16,
             Op::Write => 32,
         };
         let data_field_bytes = u32::try_from(max_frame_bytes)
@@ -246,6 +262,16 @@ impl Frames {
             full_bytes: Self::AROUND_BYTES + data_field_bytes,
             last_bytes: Self::AROUND_BYTES + header_bytes + last.next_multiple_of(4),
         })
+    }
+
+    /// The frame that asks for an RDMA read: the longer header and no data.
+    pub fn of_read_request() -> Self {
+        let bytes = Self::AROUND_BYTES + 32;
+        Self {
+            count: 1,
+            full_bytes: bytes,
+            last_bytes: bytes,
+        }
     }
 
     /// Bytes of frame number `index` of a message.
@@ -280,6 +306,8 @@ mod tests {
         };
         assert_eq!(frames(Op::Send, 8), expected);
         assert_eq!(frames(Op::Write, 8).last_bytes, 100);
+        assert_eq!(frames(Op::Read, 8).last_bytes, 84);
+        assert_eq!(Frames::of_read_request().bytes_of(0), 92);
         assert_eq!(frames(Op::Send, 0).last_bytes, 76);
         assert_eq!(frames(Op::Send, 1).last_bytes, 80);
         assert_eq!(frames(Op::Send, 2096).count, 1);
@@ -332,6 +360,11 @@ mod tests {
         assert!(refused(Op::Send, 8, 16, Some(MAX_WINDOW + 1)));
         assert!(refused(Op::Write, 0, 16, None));
         assert!(!refused(Op::Send, 0, 16, None));
+        assert!(!refused(Op::Read, 0, 16, None));
+        for (level, is_refused) in [(Level::Ud, true), (Level::Rd, false), (Level::Rr, false)] {
+            let test = Test::new(Benchmark::Rate, Op::Read, level, 64, 16, None);
+            assert_eq!(test.is_err(), is_refused, "reads at {level}");
+        }
     }
 
     #[test]

@@ -11,10 +11,9 @@ use crate::control::RawEnd;
 use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::{Error, Result};
 use crate::nic::{self, Nic, Selection};
-use crate::open::Open;
+use crate::open::{Far, Open};
 use crate::plan::{Benchmark, Test};
 use crate::process::{self, Stop};
-use crate::stream::Receiver;
 
 /// The tag of a program that listens for other hosts.
 pub(crate) const PUBLIC_TAG: &str = "public";
@@ -71,7 +70,7 @@ struct Answerer<'a> {
     config: &'a NicConfig,
     tag: &'a str,
     stop: &'a Stop,
-    open: Option<Open<Receiver>>,
+    open: Option<Open<Far>>,
     raw: Option<RawEnd>,
     raw_seen: Option<Result<Seen>>,
 }
@@ -164,7 +163,7 @@ impl<'a> Answerer<'a> {
     ) -> Result<()> {
         test.check()?;
         self.open = None;
-        let mut open = Open::<Receiver>::new(self.nic, test)?;
+        let mut open = Open::<Far>::new(self.nic, test)?;
         open.set_peer(memory);
         channel.answer(&Message::Opened {
             memory: open.endpoint().remote_memory(),
@@ -211,6 +210,7 @@ impl<'a> Answerer<'a> {
                 ..Seen::default()
             }),
             Open::Stream(end) => end.run(channel),
+            Open::Read(end) => end.run(channel),
         };
         if outcome.is_err() && !channel.owes_answer() {
             // The reason is told when it is asked for.
@@ -223,7 +223,7 @@ impl<'a> Answerer<'a> {
         let Some(raw) = &mut self.raw else {
             return Err(Error::Port("is not open".into()));
         };
-        raw.begin(round)?;
+        raw.begin(round, round.frames)?;
         channel.answer(&Message::Ready)?;
         self.raw_seen = Some(match round.benchmark {
             Benchmark::Latency => raw.echo().map(|()| Seen::default()),

@@ -1,6 +1,6 @@
 //! Messages one way: rate and bandwidth, counted where they arrive.
 //!
-//! At Reliable Delivery a message must never find the receive queue empty, for
+//! At a reliable level a message must never find the receive queue empty, for
 //! that breaks the connection. So the receiver writes how many messages it has
 //! consumed (and made room for again) into the sender's memory, by small RDMA
 //! writes, one for a quarter of the window; the sender never has more than a
@@ -147,7 +147,7 @@ impl Sender {
         let room = self.test.window - self.sends_pending;
         let allowed = match self.test.level {
             Level::Ud => room,
-            Level::Rd => {
+            Level::Rd | Level::Rr => {
                 let on_the_way = self.sent - self.endpoint.credit();
                 room.min(self.test.window.saturating_sub(on_the_way as u32))
             }
@@ -167,6 +167,7 @@ impl Sender {
         let index = (self.sent % u64::from(self.test.window)) as u32;
         match self.test.op {
             Op::Send => self.endpoint.post_send(index, size_bytes)?,
+            Op::Read => return Err(Error::Usage("a stream of reads has a reader".into())),
             Op::Write => {
                 let Some(peer) = &self.peer else {
                     return Err(Error::Peer("did not tell where to write".into()));
@@ -238,7 +239,7 @@ pub(crate) struct Receiver {
 
 /// The clock of a round: runs from the first messages to the last.
 #[derive(Default)]
-struct Clock {
+pub(crate) struct Clock {
     delivered: u64,
     untimed: u64,
     first: Option<Instant>,
@@ -247,7 +248,7 @@ struct Clock {
 
 impl Clock {
     #[inline]
-    fn count(&mut self, messages: u32) {
+    pub(crate) fn count(&mut self, messages: u32) {
         let now = Instant::now();
         self.delivered += u64::from(messages);
         self.last = Some(now);
@@ -257,7 +258,7 @@ impl Clock {
         }
     }
 
-    fn seen(&self, broken: Option<String>) -> Seen {
+    pub(crate) fn seen(&self, broken: Option<String>) -> Seen {
         let elapsed = match (self.first, self.last) {
             (Some(first), Some(last)) => last - first,
             _ => Duration::ZERO,
@@ -357,7 +358,7 @@ impl Receiver {
     }
 
     fn is_quiet(&self, sent: u64, since: Instant) -> bool {
-        (self.test.level == Level::Rd && self.consumed >= sent) || since.elapsed() > QUIET
+        (self.test.level.is_reliable() && self.consumed >= sent) || since.elapsed() > QUIET
     }
 
     /// Takes up to a batch; the inner error is the status of a failed descriptor.

@@ -15,6 +15,9 @@ pub(crate) fn new_histogram() -> Result<Histogram<u64>> {
         .map_err(|error| Error::Usage(format!("histogram: {error}")))
 }
 
+/// Messages of a round trip: one each way. A read is one alone.
+pub(crate) const PING_PONG: u64 = 2;
+
 /// What the rounds of one side gave so far.
 pub(crate) struct Tally {
     round_trips_ns: Histogram<u64>,
@@ -33,13 +36,17 @@ impl Tally {
         })
     }
 
-    /// Adds a round of a latency test.
-    pub(crate) fn add_pings(&mut self, round: &Histogram<u64>, elapsed: Duration) {
+    /// Adds a round of a latency test, whose round trips are of so many messages each.
+    pub(crate) fn add_pings(
+        &mut self,
+        round: &Histogram<u64>,
+        elapsed: Duration,
+        messages_each: u64,
+    ) {
         if let Some(half) = Percentiles::half_of(round) {
             self.of_rounds.push(half.p50);
-            // A round trip is one message each way.
-            self.rates
-                .push(2.0 * round.len() as f64 / elapsed.as_secs_f64());
+            let messages = round.len() * messages_each;
+            self.rates.push(messages as f64 / elapsed.as_secs_f64());
             // Both histograms have the same bounds, so adding cannot fail.
             let _ = self.round_trips_ns.add(round);
         }
@@ -104,7 +111,7 @@ mod tests {
         for _ in 0..1000 {
             round.record(800).unwrap();
         }
-        tally.add_pings(&round, Duration::from_millis(1));
+        tally.add_pings(&round, Duration::from_millis(1), PING_PONG);
         let figures = tally.figures(8);
         assert_eq!(figures.messages_per_s, 2_000_000.0);
         assert_eq!(figures.half_round_trip_ns.unwrap().p50, 400.0);
@@ -114,7 +121,7 @@ mod tests {
     #[test]
     fn nothing_measured_is_no_figure() {
         let mut tally = Tally::new().unwrap();
-        tally.add_pings(&new_histogram().unwrap(), Duration::ZERO);
+        tally.add_pings(&new_histogram().unwrap(), Duration::ZERO, 1);
         assert_eq!(tally.typical_round(), None);
         assert_eq!(tally.figures(8), Figures::default());
     }

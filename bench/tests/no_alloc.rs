@@ -74,9 +74,9 @@ fn config(name: &str) -> NicConfig {
     .unwrap()
 }
 
-fn shape(bytes: u32) -> Shape {
+fn shape(level: Level, bytes: u32) -> Shape {
     Shape {
-        level: Level::Rd,
+        level,
         send_descriptors: DESCRIPTORS,
         send_buffers: DESCRIPTORS,
         send_bytes: bytes,
@@ -110,19 +110,34 @@ impl Half {
                     .post_write(index, self.bytes, target, None)
                     .unwrap();
             }
+            Op::Read => {
+                let source = Target {
+                    handle: self.peer.handle,
+                    address: self.peer.source(index),
+                };
+                self.endpoint.wipe(index, self.bytes);
+                self.endpoint.post_read(index, self.bytes, source).unwrap();
+            }
         }
         let start = Instant::now();
         loop {
             match self.endpoint.reap_send().unwrap() {
-                Reaped::Done { .. } => return,
+                Reaped::Done { .. } => break,
                 Reaped::Nothing => assert!(start.elapsed() < PATIENCE, "the send does not end"),
                 Reaped::Failed { status, .. } => panic!("send failed: {status:#x}"),
             }
+        }
+        if self.op == Op::Read {
+            let mark = self.endpoint.mark(index, self.bytes);
+            assert_eq!(mark, mark_of(0, 1, self.bytes), "read {sequence}");
         }
     }
 
     /// One message in, checked by its mark.
     fn receive(&mut self, sequence: u64) {
+        if self.op == Op::Read {
+            return;
+        }
         let index = (sequence % u64::from(DESCRIPTORS)) as u32;
         let mark = mark_of(sequence, DESCRIPTORS, self.bytes);
         let start = Instant::now();
@@ -153,8 +168,8 @@ impl Half {
 }
 
 /// Runs both ends, each in a thread with a NIC of its own, and gives what each allocated.
-fn exchange(op: Op, bytes: u32) -> [u64; 2] {
-    let config = config(&format!("no-alloc-{op:?}-{bytes}"));
+fn exchange(op: Op, level: Level, bytes: u32) -> [u64; 2] {
+    let config = config(&format!("no-alloc-{op:?}-{level:?}-{bytes}"));
     let listener = Discriminator::new(b"no-alloc").unwrap();
     let asker = Discriminator::new(b"no-alloc from").unwrap();
     let barrier = Barrier::new(2);
@@ -162,10 +177,12 @@ fn exchange(op: Op, bytes: u32) -> [u64; 2] {
 
     let run = |is_near: bool| {
         let nic = Nic::open(&config).unwrap();
-        let mut endpoint = Endpoint::new(&nic, &shape(bytes)).unwrap();
-        if op == Op::Send {
-            for index in 0..DESCRIPTORS {
-                endpoint.post_recv(index).unwrap();
+        let mut endpoint = Endpoint::new(&nic, &shape(level, bytes)).unwrap();
+        for index in 0..DESCRIPTORS {
+            match op {
+                Op::Send => endpoint.post_recv(index).unwrap(),
+                Op::Read => endpoint.stamp(index, bytes, mark_of(0, 1, bytes)),
+                Op::Write => {}
             }
         }
         let (mine, theirs) = if is_near {
@@ -228,16 +245,26 @@ fn the_counter_counts() {
     assert_eq!(allocations() - before, 2);
 }
 
-#[test]
-fn sends_allocate_nothing() {
-    for bytes in [8, 4096, 65536] {
-        assert_eq!(exchange(Op::Send, bytes), [0, 0], "{bytes} bytes");
+fn allocates_nothing(op: Op) {
+    for level in [Level::Rd, Level::Rr] {
+        for bytes in [8, 4096, 65536] {
+            let counted = exchange(op, level, bytes);
+            assert_eq!(counted, [0, 0], "{bytes} bytes at {level}");
+        }
     }
 }
 
 #[test]
+fn sends_allocate_nothing() {
+    allocates_nothing(Op::Send);
+}
+
+#[test]
 fn writes_allocate_nothing() {
-    for bytes in [8, 4096, 65536] {
-        assert_eq!(exchange(Op::Write, bytes), [0, 0], "{bytes} bytes");
-    }
+    allocates_nothing(Op::Write);
+}
+
+#[test]
+fn reads_allocate_nothing() {
+    allocates_nothing(Op::Read);
 }

@@ -84,6 +84,53 @@ fn rate_and_bandwidth_of_every_kind() {
 }
 
 #[test]
+fn reads_at_every_level_that_has_them() {
+    for level in ["rd", "rr"] {
+        let arguments = ["--op", "read", "--level", level, "--size"];
+        let run = |benchmark, size| {
+            let name = format!("{benchmark}-read-{level}");
+            measure(&name, &[&[benchmark], &arguments[..], &[size]].concat())
+        };
+        for result in run("latency", "0,5000") {
+            let half = &result["half_round_trip_ns"];
+            assert!(half["p50"].as_f64().unwrap() > 0.0, "{result}");
+            assert_eq!(
+                (&result["op"], &result["level"]),
+                (&"read".into(), &level.into())
+            );
+        }
+        for (benchmark, size) in [("rate", "13"), ("bandwidth", "64K")] {
+            let result = &run(benchmark, size)[0];
+            assert!(result["half_round_trip_ns"].is_null(), "{result}");
+            assert_eq!(result["lost"], 0);
+        }
+    }
+}
+
+#[test]
+fn reliable_reception() {
+    for op in ["send", "write"] {
+        for benchmark in ["latency", "rate"] {
+            let name = format!("{benchmark}-{op}-rr");
+            let results = measure(&name, &[benchmark, "--op", op, "--level", "rr"]);
+            assert_eq!(
+                (&results[0]["level"], &results[0]["lost"]),
+                (&"rr".into(), &0.into())
+            );
+        }
+    }
+}
+
+#[test]
+fn reads_of_a_number_of_messages() {
+    let arguments = ["--op", "read", "--messages", "1000"];
+    let stream = measure("read-messages", &[&["rate"], &arguments[..]].concat());
+    assert_eq!(stream[0]["delivered"], 5000);
+    let latency = measure("read-latency", &[&["latency"], &arguments[..]].concat());
+    assert_eq!(latency[0]["delivered"], 5000);
+}
+
+#[test]
 fn odd_sizes_and_batches_of_one() {
     measure("odd", &["rate", "--size", "1,13,2097", "--batch", "1"]);
     measure(

@@ -2,7 +2,8 @@
 //!
 //! The tests in `tests/` run the programs that users run, as processes of their own, on shared memory
 //! and on a wire between two network namespaces. Nothing of the stack is linked into them; `vi-peer`, the
-//! program that counts what happens under faults and deaths, is a process like the others.
+//! program that counts what happens under faults and deaths, is a process like the others. So is `vi-stress`, which
+//! `ci/stress` starts.
 //!
 //! | room | what is in it |
 //! | --- | --- |
@@ -12,6 +13,7 @@
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
 //! | [`nics`] | configuration files |
 //! | [`scratch`] | directories that go with their test |
+//! | [`sync`] | atomics for the programs here |
 //! | [`report`] | what `vi-peer` tells at its end |
 //!
 //! Namespaces need root; `ci/test` starts the tests as the root of a user namespace when it is not run as root.
@@ -24,4 +26,5 @@ pub mod nics;
 pub mod process;
 pub mod report;
 pub mod scratch;
+pub mod sync;
 pub mod wire;

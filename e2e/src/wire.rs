@@ -115,25 +115,46 @@ impl Wire {
             left: Namespace::new(),
             right: Namespace::new(),
         };
-        wire.left.ip(&format!(
+        wire.join(mtu_bytes);
+        wire
+    }
+
+    /// Removes both interfaces, as whoever owns them may at any time.
+    pub fn remove(&self) {
+        self.left.ip("link del left");
+    }
+
+    /// Makes the interfaces, or makes them again.
+    ///
+    /// # Panics
+    /// If they cannot be made.
+    pub fn join(&self, mtu_bytes: u32) {
+        self.left.ip(&format!(
             "link add left type veth peer name right netns {}",
-            wire.right.keeper.id()
+            self.right.keeper.id()
         ));
-        for (namespace, interface) in wire.ends() {
+        for (namespace, interface) in self.ends() {
             // Without an address of its own IPv6 is silent.
             namespace.ip(&format!(
                 "link set {interface} mtu {mtu_bytes} addrgenmode none"
             ));
             namespace.ip(&format!("link set {interface} up"));
         }
-        for (namespace, interface) in wire.ends() {
+        self.wait_for_carrier();
+    }
+
+    /// Waits until both interfaces carry frames.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn wait_for_carrier(&self) {
+        for (namespace, interface) in self.ends() {
             let is_up = || namespace.link(interface)["operstate"] == "UP";
             assert!(
                 (0..LINK_LOOKS).any(|_| is_up()),
                 "{interface} does not come up"
             );
         }
-        wire
     }
 
     fn ends(&self) -> [(&Namespace, &str); 2] {

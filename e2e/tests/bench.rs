@@ -132,9 +132,12 @@ fn a_reliable_stream_comes_through_or_says_how_it_broke() {
         "rate --op send --level rd --size 64 --seconds 1 --rounds 2 --no-control",
     ] {
         for result in hosts.measure(words) {
-            assert!(number(&result["delivered"]) > 0.0, "{result}");
             match result["ended_early"].as_str() {
-                None => assert_eq!(result["lost"], 0, "{result}"),
+                None => {
+                    assert!(number(&result["delivered"]) > 0.0, "{result}");
+                    assert_eq!(result["lost"], 0, "{result}");
+                }
+                // It may break before the first round that counts.
                 Some(reason) => assert!(
                     [
                         "flushed",

@@ -87,6 +87,9 @@ pub mod message_request {
     pub const IMMEDIATE: u8 = flag::MESSAGE_REQUEST_IMMEDIATE;
     /// The sender waits for a response IU.
     pub const RESPONSE_REQUESTED: u8 = flag::MESSAGE_REQUEST_RESPONSE_REQUESTED;
+    /// The bits of [`WireReliability`](super::WireReliability).
+    pub const RELIABILITY: u8 =
+        super::WireReliability::MASK << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT;
     /// The descriptor had its queue fence set; for information.
     pub const FENCE: u8 = flag::MESSAGE_REQUEST_FENCE;
 }
@@ -182,7 +185,7 @@ mod tests {
             &[
                 message_request::IMMEDIATE,
                 message_request::RESPONSE_REQUESTED,
-                0x30,
+                message_request::RELIABILITY,
                 message_request::FENCE,
             ],
             &[

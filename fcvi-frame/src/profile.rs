@@ -39,14 +39,16 @@ pub const R_CTL_CONNECTION_RESPONSE: RCtl = RCtl::SolicitedControl;
 pub const F_CTL_ONE_WAY: FCtl = FCtl::FIRST_SEQUENCE.union(FCtl::LAST_SEQUENCE);
 /// F_CTL of a one-way exchange, last frame [P-3].
 pub const F_CTL_ONE_WAY_LAST: FCtl = F_CTL_ONE_WAY.union(FCtl::END_SEQUENCE);
+/// F_CTL of a request that is answered, any frame but the last [P-3].
+pub const F_CTL_REQUEST_BEGUN: FCtl = FCtl::FIRST_SEQUENCE;
 /// F_CTL of a request that is answered, last frame [P-3].
 pub const F_CTL_REQUEST: FCtl = FCtl::FIRST_SEQUENCE
     .union(FCtl::END_SEQUENCE)
     .union(FCtl::SEQUENCE_INITIATIVE);
+/// F_CTL of the responder's answer that ends the exchange, any frame but the last [P-3].
+pub const F_CTL_REPLY_BEGUN: FCtl = FCtl::EXCHANGE_RESPONDER.union(FCtl::LAST_SEQUENCE);
 /// F_CTL of the responder's answer that ends the exchange, last frame [P-3].
-pub const F_CTL_FINAL_REPLY: FCtl = FCtl::EXCHANGE_RESPONDER
-    .union(FCtl::LAST_SEQUENCE)
-    .union(FCtl::END_SEQUENCE);
+pub const F_CTL_FINAL_REPLY: FCtl = F_CTL_REPLY_BEGUN.union(FCtl::END_SEQUENCE);
 /// F_CTL of FCVI_CONNECT_RESP1 that wants a FCVI_CONNECT_RESP2 [P-3].
 pub const F_CTL_CONNECT_RESPONSE1: FCtl = FCtl::EXCHANGE_RESPONDER
     .union(FCtl::END_SEQUENCE)
@@ -184,7 +186,9 @@ mod tests {
         let words = [
             (F_CTL_ONE_WAY, 0x30_0000),
             (F_CTL_ONE_WAY_LAST, 0x38_0000),
+            (F_CTL_REQUEST_BEGUN, 0x20_0000),
             (F_CTL_REQUEST, 0x29_0000),
+            (F_CTL_REPLY_BEGUN, 0x90_0000),
             (F_CTL_FINAL_REPLY, 0x98_0000),
             (F_CTL_CONNECT_RESPONSE1, 0x89_0000),
             (F_CTL_CONNECT_RESPONSE2, 0x09_0000),

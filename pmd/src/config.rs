@@ -162,16 +162,26 @@ pub struct NicConfig {
     pub max_cq: u32,
     /// Entries that can be asked for in a completion queue.
     pub max_cq_entries: u32,
+    /// Handlers that wait to be called, on each work queue and completion queue.
+    pub max_notifies_per_queue: u32,
     /// Longest message in bytes.
     pub max_transfer_bytes: u32,
     /// Registered regions, at most 65535.
     pub max_regions: u32,
-    /// Registered bytes.
+    /// Registered bytes, counted in whole pages.
     pub max_registered_bytes: u64,
+    /// Bytes of one registered region.
+    pub max_region_bytes: u64,
     /// Protection tags.
     pub max_ptags: u32,
     /// Connection requests of others that wait for the program.
     pub max_incoming: u32,
+    /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
+    pub max_rdma_reads: u16,
+    /// Descriptors of a VI that are sent and not complete, and answers that it owes its peer, at
+    /// a time: RDMA reads and all that is posted behind them, at Reliable Reception everything.
+    /// What is posted beyond waits. 1 to 256.
+    pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
     /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on `af_packet`.
@@ -182,7 +192,13 @@ pub struct NicConfig {
     /// such intervals without an answer and it is lost. Milliseconds.
     pub probe_interval_ms: u64,
     /// After another program of a host said NO_MATCH, how long a silent one is waited for. Milliseconds.
-    pub silent_port_ms: u64,
+    /// Default: 2000 on `shm`, where each is there and may only be slow; 100 on `af_packet`, where
+    /// most of a configured range may be nobody's.
+    pub silent_port_ms: Option<u64>,
+    /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
+    /// quarter of FCVI_ULP_TIMEOUT; so is every other frame of a peer-to-peer connection that is not answered. It
+    /// only matters where frames are lost. Milliseconds.
+    pub peer_retry_ms: u64,
     /// Injected faults, for tests of programs.
     pub fault: Option<FaultConfig>,
     /// Write every frame to this pcapng file. For debugging: slow.
@@ -216,16 +232,21 @@ impl Default for NicConfig {
             max_segments_per_descriptor: 256,
             max_cq: 1024,
             max_cq_entries: 1 << 20,
+            max_notifies_per_queue: 1024,
             max_transfer_bytes: 1 << 20,
             max_regions: 32768,
             max_registered_bytes: 1 << 40,
+            max_region_bytes: 1 << 40,
             max_ptags: 4096,
             max_incoming: 256,
+            max_rdma_reads: 16,
+            max_in_flight: 64,
             e_d_tov_ms: 2000,
             r_a_tov_ms: None,
             ulp_timeout_ms: None,
             probe_interval_ms: 1000,
-            silent_port_ms: 100,
+            silent_port_ms: None,
+            peer_retry_ms: 10,
             fault: None,
             capture: None,
         }
@@ -339,8 +360,21 @@ impl NicConfig {
             65535,
         )?;
         within("max_regions", u64::from(self.max_regions), 1, 65535)?;
+        within(
+            "max_registered_bytes",
+            self.max_registered_bytes,
+            4096,
+            1 << 47,
+        )?;
+        within("max_region_bytes", self.max_region_bytes, 1, 1 << 47)?;
         within("max_cq", u64::from(self.max_cq), 1, 65536)?;
         within("max_cq_entries", u64::from(self.max_cq_entries), 1, 1 << 24)?;
+        within(
+            "max_notifies_per_queue",
+            u64::from(self.max_notifies_per_queue),
+            1,
+            1 << 20,
+        )?;
         within(
             "max_ptags",
             u64::from(self.max_ptags),
@@ -348,6 +382,8 @@ impl NicConfig {
             1 << 24,
         )?;
         within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
+        within("max_rdma_reads", u64::from(self.max_rdma_reads), 1, 256)?;
+        within("max_in_flight", u64::from(self.max_in_flight), 1, 256)?;
         within(
             "max_transfer_bytes",
             u64::from(self.max_transfer_bytes),
@@ -357,6 +393,7 @@ impl NicConfig {
         within("e_d_tov_ms", self.e_d_tov_ms, 1, 3_600_000)?;
         within("r_a_tov_ms", self.r_a_tov_ms(), 1, 3_600_000)?;
         within("ulp_timeout_ms", self.ulp_timeout_ms(), 4, 7_200_000)?;
+        within("peer_retry_ms", self.peer_retry_ms, 1, 3_600_000)?;
         within("takeover_us", self.takeover_us, 10, 10_000_000)?;
         within("spin_us", self.spin_us, 0, 10_000_000)?;
         self.neighbours()?;
@@ -388,6 +425,14 @@ impl NicConfig {
         self.r_a_tov_ms.unwrap_or(match self.port {
             PortKind::Shm => 1000,
             PortKind::AfPacket => u64::from(fcvi_frame::profile::R_A_TOV_MS),
+        })
+    }
+
+    /// How long a silent port is waited for after another said NO_MATCH, in milliseconds.
+    pub fn silent_port_ms(&self) -> u64 {
+        self.silent_port_ms.unwrap_or(match self.port {
+            PortKind::Shm => 2000,
+            PortKind::AfPacket => 100,
         })
     }
 

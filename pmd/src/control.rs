@@ -1,25 +1,35 @@
 //! The calls on a NIC that are not on the data path: create, destroy, register,
 //! connect. Each takes the NIC's turn for a moment; none of them waits in it.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use fcvi_frame::connect::{Attributes, NetAddress};
-use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level, ViParams};
+use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level};
 
 use crate::config::Protection;
 use crate::datapath::ViPath;
 use crate::device::Device;
 use crate::memory::TagCheck;
+use crate::notify::{self, Ended};
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
 use crate::queue::Reaped;
 use crate::sync::Ordering;
 use crate::token::Held;
-use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
+use crate::vi::{ViSettings, ViShared, cq_of};
 
-/// Reliability level bits that are served: Unreliable and Reliable Delivery.
-pub const LEVELS_SUPPORTED: u16 = 1 | 2;
+pub(crate) mod attributes;
+mod cq;
+mod peer;
+
+pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
+pub(crate) use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
+
+/// Reliability level bits that are served: all three.
+pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
+
+/// Of these, the levels with RDMA reads: a read that is lost without notice would never end.
+pub const RDMA_READ_LEVELS: u16 = 2 | 4;
 
 /// Why a control call failed, in the words of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +48,7 @@ pub enum ControlError {
     Qos,
     /// The protection tag is not valid.
     Ptag,
-    /// RDMA reads are not supported.
+    /// RDMA reads are not supported at this reliability level.
     RdmaRead,
     /// Not in time.
     Timeout,
@@ -48,6 +58,8 @@ pub enum ControlError {
     NoMatch,
     /// The host cannot be reached.
     NotReachable,
+    /// Nothing is posted.
+    QueueEmpty,
 }
 
 impl From<ConnectError> for ControlError {
@@ -88,6 +100,19 @@ fn poller_of<'a>(
         .ok_or(ControlError::InvalidParameter)
 }
 
+/// The poller, for a call of an opening that needs a port which carries frames.
+fn working_poller_for<'a>(
+    held: &'a mut Held<'_, Option<Poller>>,
+    device: &Device,
+    instance: u64,
+) -> Outcome<&'a mut Poller> {
+    let poller = poller_for(held, device, instance)?;
+    match poller.failure {
+        None => Ok(poller),
+        Some(_) => Err(ControlError::Resource),
+    }
+}
+
 /// The poller, for a call on an opening of the NIC.
 fn poller_for<'a>(
     held: &'a mut Held<'_, Option<Poller>>,
@@ -103,6 +128,7 @@ fn level(bit: u16) -> Option<Level> {
     match bit {
         1 => Some(Level::UnreliableDelivery),
         2 => Some(Level::ReliableDelivery),
+        4 => Some(Level::ReliableReception),
         _ => None,
     }
 }
@@ -113,6 +139,9 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     let limit = u64::from(device.config.max_transfer_bytes);
     if settings.max_transfer_bytes == 0 || settings.max_transfer_bytes > limit {
         return Err(ControlError::Mtu);
+    }
+    if settings.qos != 0 {
+        return Err(ControlError::Qos);
     }
     let tag = if settings.ptag == 0 {
         match device.config.protection {
@@ -134,7 +163,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
             .ok_or(ControlError::Ptag)?;
         TagCheck::Tag(tag)
     };
-    if settings.rdma_read {
+    if settings.rdma_read && settings.reliability & RDMA_READ_LEVELS == 0 {
         return Err(ControlError::RdmaRead);
     }
     Ok((level, tag))
@@ -149,22 +178,16 @@ pub(crate) fn create_vi(
 ) -> Outcome<u64> {
     let (level, tag) = check_settings(device, settings)?;
     let mut held = device.hold();
-    let poller = poller_for(&mut held, device, instance)?;
+    let poller = working_poller_for(&mut held, device, instance)?;
     let cq = |raw: u64| match cq_of(raw) {
         Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
         None if raw == 0 => Ok(None),
         Some(_) | None => Err(ControlError::InvalidParameter),
     };
     let cqs = [cq(send_cq)?, cq(recv_cq)?];
-    let params = ViParams {
-        level,
-        max_transfer_bytes: settings.max_transfer_bytes as u32,
-        rdma_write: settings.rdma_write,
-        rdma_read: settings.rdma_read,
-    };
     let index = poller
         .engine
-        .create_vi(params)
+        .create_vi(attributes::params(level, settings))
         .ok_or(ControlError::Resource)?;
     let depth = device.config.max_descriptors_per_queue;
     let Some(vi) = device
@@ -174,19 +197,11 @@ pub(crate) fn create_vi(
         poller.engine.destroy_vi(index);
         return Err(ControlError::Resource);
     };
-    *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
-    let tag_number = match tag {
-        TagCheck::Tag(tag) => tag,
-        TagCheck::Lenient => 0,
-    };
-    vi.tag.store(tag_number, Ordering::Relaxed);
-    vi.max_transfer_bytes
-        .store(params.max_transfer_bytes, Ordering::Relaxed);
+    attributes::note(vi, settings, tag);
     for cq in cqs.into_iter().flatten() {
-        let queues = cq.attached.fetch_add(1, Ordering::Relaxed) + 1;
-        let needed = queues.saturating_mul(depth.next_power_of_two());
+        cq.attached.fetch_add(1, Ordering::Relaxed);
         // SAFETY: we hold the turn.
-        unsafe { cq.ring.reserve(needed) };
+        unsafe { cq.ring.reserve(cq.needed_entries()) };
     }
     vi.send_cq.store(send_cq, Ordering::Relaxed);
     vi.recv_cq.store(recv_cq, Ordering::Relaxed);
@@ -215,15 +230,17 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
     if !retired {
         return Err(ControlError::InvalidState);
     }
-    detach(vi, poller);
+    let mut ended = Vec::new();
+    detach(vi, poller, &mut ended);
     drop(held);
     // Whoever waits on it learns that it is gone.
     vi.device.wake_sleepers();
+    notify::settle(ended);
     Ok(())
 }
 
 /// Ends a VI in whatever state it is, with whatever is on its queues.
-fn release_vi(vi: &'static ViShared, poller: &mut Poller) {
+fn release_vi(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec<Ended>) {
     {
         let _ends = vi.close_ends();
         vi.retire();
@@ -236,11 +253,12 @@ fn release_vi(vi: &'static ViShared, poller: &mut Poller) {
     if !poller.engine.destroy_vi(vi.index) {
         log::error!("NIC {}: a VI could not be released", vi.device.config.name);
     }
-    detach(vi, poller);
+    detach(vi, poller, ended);
 }
 
 /// Takes a VI that ended out of the poller and off its completion queues.
-fn detach(vi: &'static ViShared, poller: &mut Poller) {
+fn detach(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec<Ended>) {
+    ended.extend(vi.notify.end());
     let place = poller.path.vis.get_mut(vi.index.0 as usize);
     let Some(path) = place.and_then(Option::take) else {
         return;
@@ -249,7 +267,7 @@ fn detach(vi: &'static ViShared, poller: &mut Poller) {
         let last = cq.attached.fetch_sub(1, Ordering::Relaxed) == 1;
         // A queue that outlived its opening for the sake of this VI.
         if last && !vi.device.instances.is_open(cq.instance()) {
-            retire_cq(cq);
+            ended.extend(cq::retire(cq));
         }
     }
 }
@@ -274,55 +292,6 @@ fn end_connection(vi: &'static ViShared, poller: &mut Poller) {
     poller.path.flush();
 }
 
-/// Makes a completion queue (VIPL 3.6.1).
-pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) -> Outcome<u64> {
-    if entries == 0 {
-        return Err(ControlError::InvalidParameter);
-    }
-    if entries > u64::from(device.config.max_cq_entries) {
-        return Err(ControlError::Resource);
-    }
-    let mut held = device.hold();
-    poller_for(&mut held, device, instance)?;
-    for index in 0..device.cqs.len() {
-        let Some(cq) = device
-            .cqs
-            .get_or_make(index, || CqShared::new(device, index))
-        else {
-            break;
-        };
-        if cq.live_handle() == 0 {
-            // SAFETY: we hold the turn.
-            unsafe { cq.ring.reset(entries as u32) };
-            return Ok(cq.revive(instance));
-        }
-    }
-    Err(ControlError::Resource)
-}
-
-/// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
-pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
-    let held = cq.device.hold();
-    if !cq.is_live(handle) {
-        return Err(ControlError::InvalidParameter);
-    }
-    if cq.attached.load(Ordering::Relaxed) > 0 {
-        return Err(ControlError::Resource);
-    }
-    retire_cq(cq);
-    drop(held);
-    // Whoever waits on it learns that it is gone.
-    cq.device.wake_sleepers();
-    Ok(())
-}
-
-/// Ends a completion queue and gives its memory back. The caller holds the turn.
-fn retire_cq(cq: &'static CqShared) {
-    cq.retire();
-    // SAFETY: we hold the turn.
-    unsafe { cq.ring.discard() };
-}
-
 /// Is a tag used by a VI or a region?
 pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
     device.regions.uses_tag(tag)
@@ -333,15 +302,20 @@ pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
 }
 
 /// Releases whatever an opening that ended still owns (VIPL 3.1.2); `conns` are the requests
-/// that it was told of and did not answer.
-pub(crate) fn release_instance(device: &'static Device, instance: u64, conns: &[ConnId]) {
+/// that it was told of and did not answer. The notifiers of its queues are left to the caller.
+pub(crate) fn release_instance(
+    device: &'static Device,
+    instance: u64,
+    conns: &[ConnId],
+) -> Vec<Ended> {
+    let mut ended = Vec::new();
     let mut held = device.hold();
     let Some(poller) = held.as_mut() else {
-        return;
+        return ended;
     };
     for vi in device.vis.iter() {
         if vi.live_handle() != 0 && vi.instance() == instance {
-            release_vi(vi, poller);
+            release_vi(vi, poller, &mut ended);
         }
     }
     for cq in device.cqs.iter() {
@@ -349,8 +323,9 @@ pub(crate) fn release_instance(device: &'static Device, instance: u64, conns: &[
             continue;
         }
         if cq.attached.load(Ordering::Relaxed) == 0 {
-            retire_cq(cq);
+            ended.extend(cq::retire(cq));
         } else {
+            ended.extend(cq.notify.end());
             log::warn!(
                 "NIC {}: a completion queue outlives its opening: VIs of another one use it",
                 device.config.name
@@ -365,6 +340,7 @@ pub(crate) fn release_instance(device: &'static Device, instance: u64, conns: &[
     poller.path.flush();
     device.regions.deregister_all(instance);
     device.announce(poller);
+    ended
 }
 
 /// Waits for a connection request (VIPL 3.3.1).
@@ -376,12 +352,12 @@ pub(crate) fn connect_wait(
 ) -> Outcome<Indication> {
     let (listener, epoch) = {
         let mut held = device.hold();
-        let poller = poller_for(&mut held, device, instance)?;
+        let poller = working_poller_for(&mut held, device, instance)?;
         (poller.engine.listen(local.discriminator), device.epoch())
     };
     let found = wait(device, limit, || {
         let mut held = device.hold();
-        match poller_for(&mut held, device, instance) {
+        match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
             Err(gone) => Some(Err(gone)),
         }
@@ -466,6 +442,11 @@ pub(crate) fn connect_reject(device: &'static Device, conn: ConnId) -> Outcome<(
     Ok(())
 }
 
+/// A limit as the engine counts it.
+fn timeout_ns(limit: Option<Duration>) -> Option<u64> {
+    limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Requests a connection (VIPL 3.3.4).
 pub(crate) fn connect_request(
     vi: &'static ViShared,
@@ -478,12 +459,15 @@ pub(crate) fn connect_request(
         let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
+        if poller.failure.is_some() {
+            return Err(unreachable_by(vi, poller, now_ns));
+        }
         let targets = poller.neighbours.ports(&remote.host);
         let command = ConnectCommand {
             local: *local,
             remote: *remote,
             targets: &targets,
-            timeout_ns: limit.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX)),
+            timeout_ns: timeout_ns(limit),
         };
         poller
             .engine
@@ -492,6 +476,20 @@ pub(crate) fn connect_request(
         poller.path.flush();
     }
     outcome(vi, handle)
+}
+
+/// A request on a NIC that cannot reach anybody: a reliable VI goes to Error, and what is
+/// posted on it comes back flushed (VIPL 3.3.4).
+#[cold]
+fn unreachable_by(vi: &'static ViShared, poller: &mut Poller, now_ns: u64) -> ControlError {
+    if poller.engine.state(vi.index) != Some(EndpointState::Idle) {
+        return ControlError::InvalidState;
+    }
+    if level(vi.settings().reliability) != Some(Level::UnreliableDelivery) {
+        poller.engine.fail_vi(now_ns, vi.index, &mut poller.path);
+        vi.device.announce(poller);
+    }
+    ControlError::NotReachable
 }
 
 /// State of a VI as the engine has it.

@@ -24,6 +24,20 @@ pub(crate) struct Entry {
     pub(crate) receive: bool,
 }
 
+/// Memory for the entries of a ring.
+pub(crate) struct Room(Vec<UnsafeCell<Entry>>);
+
+impl Room {
+    /// Room for so many entries, rounded up to a power of two; `None` if there is no memory.
+    pub(crate) fn new(entries: u32) -> Option<Self> {
+        let capacity = entries.max(1).next_power_of_two() as usize;
+        let mut room = Vec::new();
+        room.try_reserve_exact(capacity).ok()?;
+        room.resize_with(capacity, UnsafeCell::default);
+        Some(Self(room))
+    }
+}
+
 /// The consumer's end.
 #[derive(Default)]
 pub(crate) struct TakeEnd {
@@ -40,7 +54,7 @@ pub(crate) struct CompletionRing {
     pub(crate) overruns: AtomicU64,
 }
 
-// SAFETY: the vector is replaced only by `reserve`, whose caller holds the NIC's turn
+// SAFETY: the vector is replaced only by calls whose caller holds the NIC's turn
 // and the take end; entries are written by the poller (turn) and read by the taker
 // (take end), each entry published by `added` (Release) and given back by `taken`.
 unsafe impl Sync for CompletionRing {}
@@ -56,21 +70,19 @@ impl CompletionRing {
         }
     }
 
-    /// Forgets everything and makes room for `capacity` entries, rounded up to a power of two.
+    /// Forgets everything; from now on the ring is of this size.
     ///
     /// # Safety
     /// The caller holds the NIC's turn.
-    pub(crate) unsafe fn reset(&self, capacity: u32) {
+    pub(crate) unsafe fn reset(&self, room: Room) {
         let mut end = self.take_end.hold();
         end.taken = 0;
         self.added.store(0, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
         self.overruns.store(0, Ordering::Relaxed);
-        let capacity = capacity.max(1).next_power_of_two() as usize;
         // SAFETY: both ends are ours: the turn and the take end.
         let entries = unsafe { &mut *self.entries.get() };
-        entries.clear();
-        entries.resize_with(capacity, UnsafeCell::default);
+        *entries = room.0;
     }
 
     /// Forgets everything and gives the memory back. The ring is full until the next `reset`.
@@ -99,20 +111,46 @@ impl CompletionRing {
         if capacity <= entries.len() {
             return;
         }
-        let (taken, added) = (end.taken, self.added.load(Ordering::Relaxed));
-        let mask = entries.len().wrapping_sub(1) as u32;
         let mut bigger = Vec::with_capacity(capacity);
-        let mut at = taken;
-        while at != added {
-            bigger.push(UnsafeCell::new(*entries[(at & mask) as usize].get_mut()));
-            at = at.wrapping_add(1);
-        }
-        let count = bigger.len() as u32;
         bigger.resize_with(capacity, UnsafeCell::default);
-        *entries = bigger;
+        self.move_into(&mut end, entries, Room(bigger), |_| true);
+    }
+
+    /// Gives the ring this size; of what is in it, what is still wanted stays in its order. It
+    /// has to fit. Gives back the old memory, so that the caller can free it without the turn.
+    ///
+    /// # Safety
+    /// The caller holds the NIC's turn.
+    pub(crate) unsafe fn resize(&self, room: Room, keep: impl Fn(&Entry) -> bool) -> Room {
+        let mut end = self.take_end.hold();
+        // SAFETY: both ends are ours: the turn and the take end.
+        let entries = unsafe { &mut *self.entries.get() };
+        self.move_into(&mut end, entries, room, keep)
+    }
+
+    fn move_into(
+        &self,
+        end: &mut TakeEnd,
+        entries: &mut Vec<UnsafeCell<Entry>>,
+        mut room: Room,
+        keep: impl Fn(&Entry) -> bool,
+    ) -> Room {
+        let mask = entries.len().wrapping_sub(1) as u32;
+        let added = self.added.load(Ordering::Relaxed);
+        let waiting = (0..added.wrapping_sub(end.taken))
+            .map(|n| *entries[(end.taken.wrapping_add(n) & mask) as usize].get_mut())
+            .filter(keep);
+        let mut count = 0;
+        for (place, entry) in room.0.iter_mut().zip(waiting) {
+            *place.get_mut() = entry;
+            count += 1;
+        }
         end.taken = 0;
         self.taken.store(0, Ordering::Relaxed);
-        self.added.store(count, Ordering::Relaxed);
+        // Release: partner of the Acquire load in `has_entry`, whose look at `taken` must not
+        // be older: the two could be equal by chance, and a thread go to sleep over entries.
+        self.added.store(count, Ordering::Release);
+        Room(core::mem::replace(entries, room.0))
     }
 
     /// Adds an entry. False if the ring is full.
@@ -121,7 +159,7 @@ impl CompletionRing {
     /// The caller holds the NIC's turn.
     #[inline]
     pub(crate) unsafe fn add(&self, entry: Entry) -> bool {
-        // SAFETY: the turn keeps `reserve` away; the taker has a shared reference too.
+        // SAFETY: the turn keeps those away who replace it; the taker has a shared reference too.
         let entries = unsafe { &*self.entries.get() };
         let at = self.added.load(Ordering::Relaxed);
         // Acquire: partner of the Release store in `take`.
@@ -151,8 +189,8 @@ impl CompletionRing {
         if at == self.added.load(Ordering::Acquire) {
             return None;
         }
-        // SAFETY: the take end, which `end` shows, keeps `reserve` away; the poller has a
-        // shared reference too.
+        // SAFETY: the take end, which `end` shows, keeps those away who replace it; the poller
+        // has a shared reference too.
         let entries = unsafe { &*self.entries.get() };
         let entry = entries[at as usize & (entries.len() - 1)].get();
         // SAFETY: the poller does not write entries between `taken` and `added`.
@@ -213,7 +251,7 @@ mod tests {
     fn entries_keep_their_order_through_growth_and_compaction() {
         let ring = CompletionRing::new();
         // SAFETY: as in `add`.
-        unsafe { ring.reset(3) };
+        unsafe { ring.reset(Room::new(3).unwrap()) };
         assert!((0..4).all(|n| add(&ring, n)));
         assert!(!add(&ring, 9), "full");
         assert_eq!(take(&ring), Some(entry(0)));
@@ -232,10 +270,39 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_grows_and_shrinks_around_what_is_wanted_of_its_entries() {
+        let ring = CompletionRing::new();
+        // SAFETY: as in `add`.
+        unsafe { ring.reset(Room::new(8).unwrap()) };
+        // Round the corner: what is in the ring does not begin at its first place.
+        assert!((0..6).all(|n| add(&ring, n)));
+        assert!((0..6).all(|n| take(&ring) == Some(entry(n))));
+        assert!((6..14).all(|n| add(&ring, n)));
+        for capacity in [32, 8, 4, 2] {
+            // SAFETY: as in `add`.
+            let old = unsafe { ring.resize(Room::new(capacity).unwrap(), |e| e.sequence >= 12) };
+            assert!(!old.0.is_empty());
+            let free = (0..64).take_while(|_| add(&ring, 99)).count();
+            assert_eq!(
+                free as u32,
+                capacity - 2,
+                "{capacity} places, two are taken"
+            );
+            // SAFETY: as in `add`.
+            assert!(unsafe { ring.compact(|e| e.sequence < 99) } || free == 0);
+        }
+        assert_eq!(
+            [take(&ring), take(&ring)],
+            [Some(entry(12)), Some(entry(13))]
+        );
+        assert_eq!(take(&ring), None);
+    }
+
+    #[test]
     fn a_discarded_ring_holds_nothing_until_it_is_reset() {
         let ring = CompletionRing::new();
         // SAFETY: as in `add`.
-        unsafe { ring.reset(1) };
+        unsafe { ring.reset(Room::new(1).unwrap()) };
         assert!(add(&ring, 0));
         // SAFETY: as in `add`.
         unsafe { ring.discard() };
@@ -245,7 +312,7 @@ mod tests {
         let made_room = unsafe { ring.compact(|_| true) };
         assert!(!made_room);
         // SAFETY: as in `add`.
-        unsafe { ring.reset(1) };
+        unsafe { ring.reset(Room::new(1).unwrap()) };
         assert!(add(&ring, 2));
         assert_eq!(take(&ring), Some(entry(2)));
     }

@@ -4,26 +4,30 @@
 
 use std::collections::VecDeque;
 
-use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
-use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
-use pmd_port::{MbufBatch, Port};
-use vi_engine::{
-    AsyncError, Claim, Completion, EndpointState, Host, SendWork, Status, Transmit, ViIndex,
-};
+use fcvi_frame::fcoe::Eof;
+use pmd_port::layer::FailedPort;
+use pmd_port::{Mbuf, MbufBatch, Port};
+use vi_engine::{Transmit, ViIndex};
 
 use crate::cq::Entry;
 use crate::descriptor::{ControlSegment, control, status};
 use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
 use crate::memory::table::RegionTable;
-use crate::memory::{Access, TagCheck, copy};
-use crate::post::{Cursor, scatter, still_valid};
+use crate::memory::{Access, TagCheck};
+use crate::post::Cursor;
 use crate::queue::{Slot, WorkQueue};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::RandomWords;
 use crate::vi::{CqShared, ViShared};
 use crate::workbench::Workbench;
+
+mod host;
+mod reads;
+#[cfg(test)]
+mod tests;
+
+use reads::ReadCursor;
 
 /// A VI as the poller knows it.
 pub(crate) struct ViPath {
@@ -34,8 +38,11 @@ pub(crate) struct ViPath {
     pub(crate) recv_cq: Option<&'static CqShared>,
     send_cursor: Cursor,
     recv_cursor: Cursor,
-    /// In the poller's run queue.
+    /// Descriptors at the head of the send queue that were sent and are not complete.
+    in_flight: u32,
+    /// In the run queue.
     pub(crate) queued: bool,
+    read_cursor: ReadCursor,
 }
 
 impl ViPath {
@@ -54,7 +61,9 @@ impl ViPath {
             recv_cq,
             send_cursor: Cursor::default(),
             recv_cursor: Cursor::default(),
+            in_flight: 0,
             queued: false,
+            read_cursor: ReadCursor::default(),
         }
     }
 }
@@ -73,6 +82,8 @@ pub(crate) struct PathCounters {
 /// Queues, memory and port of one NIC.
 pub(crate) struct Datapath {
     pub(crate) port: Box<dyn Port>,
+    /// The port before, once it failed.
+    failed_port: Option<Box<dyn Port>>,
     pub(crate) regions: &'static RegionTable,
     pub(crate) events: &'static EventQueue,
     pub(crate) vis: Vec<Option<ViPath>>,
@@ -82,6 +93,8 @@ pub(crate) struct Datapath {
     send_alone: bool,
     /// A descriptor was completed, or a control call got its answer, in this turn.
     pub(crate) completed: bool,
+    /// VIs that have something to send.
+    pub(crate) run: VecDeque<ViIndex>,
     /// VIs that must go to the Error state when the engine is done with its verb.
     pub(crate) failed: Vec<ViIndex>,
     /// VIs that went to the Error state: what is posted there is flushed.
@@ -107,11 +120,13 @@ impl Datapath {
         Self {
             send_alone: port.capabilities().send_alone,
             port,
+            failed_port: None,
             regions,
             events,
             vis: (0..max_vi).map(|_| None).collect(),
             batch: MbufBatch::new(),
             completed: false,
+            run: VecDeque::with_capacity(max_vi as usize),
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
@@ -125,6 +140,17 @@ impl Datapath {
         self.vis.get_mut(vi.0 as usize)?.as_mut()
     }
 
+    /// Has the VI served when its turn comes.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi)
+            && !path.queued
+        {
+            path.queued = true;
+            self.run.push_back(vi);
+        }
+    }
+
     /// Gives what is in the batch to the port. What it does not take stays.
     #[inline]
     pub(crate) fn flush(&mut self) {
@@ -133,9 +159,21 @@ impl Datapath {
         }
     }
 
+    /// Puts a port in the place of the one that failed that carries nothing. The failed one is
+    /// closed with the NIC. No received buffer is out.
+    #[cold]
+    pub(crate) fn fail_port(&mut self) {
+        while let Some(mbuf) = self.batch.pop() {
+            self.port.free(mbuf);
+        }
+        self.port.disarm();
+        let successor = Box::new(FailedPort::after(self.port.as_ref()));
+        self.failed_port = Some(core::mem::replace(&mut self.port, successor));
+    }
+
     /// A buffer towards a station, if there is room in the port and in the batch.
     #[inline]
-    fn buffer(&mut self, dst: MacAddress) -> Option<pmd_port::Mbuf> {
+    fn buffer(&mut self, dst: MacAddress) -> Option<Mbuf> {
         if self.batch.room() == 0 {
             self.flush();
             if self.batch.room() == 0 {
@@ -155,11 +193,53 @@ impl Datapath {
     }
 
     #[inline]
-    fn push(&mut self, mbuf: pmd_port::Mbuf) {
+    fn push(&mut self, mbuf: Mbuf) {
         if let Err(mbuf) = self.batch.push(mbuf) {
             // `buffer` made sure that there is room.
             self.port.free(mbuf);
         }
+    }
+
+    /// Sends one frame of this VI, which `build` puts together; it gives the frame's bytes.
+    #[inline(always)]
+    fn transmit(
+        &mut self,
+        vi: ViIndex,
+        dst: MacAddress,
+        build: impl FnOnce(&mut Workbench, &mut ViPath, &RegionTable) -> Option<usize>,
+    ) -> Transmit {
+        let Some(mbuf) = self.buffer(dst) else {
+            return Transmit::NoRoom;
+        };
+        let Self {
+            vis,
+            regions,
+            workbench,
+            ..
+        } = self;
+        let path = vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
+        let built = path.and_then(|path| build(workbench, path, regions));
+        self.transmit_built(mbuf, built)
+    }
+
+    /// Sends the frame of so many bytes that lies on the workbench; `None`: there is none.
+    #[inline(always)]
+    fn transmit_built(&mut self, mut mbuf: Mbuf, built: Option<usize>) -> Transmit {
+        let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
+            self.port.free(mbuf);
+            return Transmit::Fault;
+        };
+        mbuf.set_len(bytes);
+        self.push(mbuf);
+        // The copy comes last: what follows a store into a shared ring waits for its
+        // cache line if it has to read back anything that was just written.
+        if let Some(mbuf) = self.batch.back_mut() {
+            self.workbench.copy_to(mbuf.buffer_mut(), bytes);
+        }
+        if self.send_alone {
+            self.flush();
+        }
+        Transmit::Sent
     }
 
     /// Completes the head of a queue: the descriptor's own fields, the slot, the CQ.
@@ -176,7 +256,10 @@ impl Datapath {
             return;
         };
         let (queue, cq): (&WorkQueue, _) = match side {
-            Side::Send => (&path.shared.send, path.send_cq),
+            Side::Send => {
+                path.in_flight = path.in_flight.saturating_sub(1);
+                (&path.shared.send, path.send_cq)
+            }
             Side::Receive => (&path.shared.recv, path.recv_cq),
         };
         // SAFETY: we run under the turn; the reference ends with the completion below.
@@ -258,6 +341,11 @@ impl Datapath {
     }
 }
 
+#[inline]
+fn eof(last: bool) -> Eof {
+    if last { Eof::T } else { Eof::N }
+}
+
 /// The completed-operation code of a posted send descriptor.
 #[inline]
 fn send_op(slot: &Slot) -> u32 {
@@ -291,241 +379,4 @@ unsafe fn write_completion(address: u64, word: u32, length_bytes: u32, immediate
     let status = unsafe { AtomicU32::from_ptr(field) };
     // Release: its partner is the application's load of the status it polls.
     status.store(word, Ordering::Release);
-}
-
-impl Host for Datapath {
-    #[inline]
-    fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
-        let regions = self.regions;
-        let path = self.vi(vi)?;
-        // SAFETY: we run under the turn; the reference ends with this call.
-        let slot = unsafe { path.shared.send.head() }?;
-        let mut fault = slot.fault;
-        if fault == 0 && !still_valid(slot, regions, path.tag, Access::Read) {
-            fault = status::PROTECTION_ERROR;
-        }
-        path.send_cursor = Cursor::default();
-        Some(SendWork {
-            length_bytes: slot.length_bytes,
-            immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
-            remote: (slot.control & control::OP_MASK == control::OP_RDMA_WRITE)
-                .then_some((slot.remote_address, slot.remote_handle)),
-            fence: slot.control & control::QFENCE != 0,
-            fault: Status(fault),
-        })
-    }
-
-    #[inline]
-    fn complete_send(&mut self, vi: ViIndex, outcome: Status, length_bytes: u32) {
-        let Some(path) = self.vi(vi) else {
-            return;
-        };
-        // SAFETY: we run under the turn; the reference is not kept.
-        let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_op(slot));
-        self.complete(vi, Side::Send, outcome.0 | op, length_bytes, None);
-    }
-
-    #[inline]
-    fn transmit_data(
-        &mut self,
-        vi: ViIndex,
-        template: &HeaderTemplate,
-        per_frame: &PerFrame,
-        payload_bytes: u32,
-        last: bool,
-    ) -> Transmit {
-        let Some(mut mbuf) = self.buffer(template.dst()) else {
-            return Transmit::NoRoom;
-        };
-        let Self {
-            vis,
-            regions,
-            workbench,
-            ..
-        } = self;
-        let built = vis
-            .get_mut(vi.0 as usize)
-            .and_then(Option::as_mut)
-            .and_then(|path| {
-                // SAFETY: we run under the turn; the reference ends with this call.
-                let slot = unsafe { path.shared.send.head() }?;
-                if !still_valid(slot, regions, path.tag, Access::Read) {
-                    return None;
-                }
-                let eof = if last { Eof::T } else { Eof::N };
-                let from = (&*slot, &mut path.send_cursor);
-                // SAFETY: the segments were found valid just now.
-                unsafe { workbench.build(template, per_frame, from, payload_bytes as usize, eof) }
-            });
-        let Some(bytes) = built.filter(|bytes| *bytes <= mbuf.capacity()) else {
-            self.port.free(mbuf);
-            return Transmit::Fault;
-        };
-        mbuf.set_len(bytes);
-        self.push(mbuf);
-        // The copy comes last: what follows a store into a shared ring waits for its
-        // cache line if it has to read back anything that was just written.
-        if let Some(mbuf) = self.batch.back_mut() {
-            self.workbench.copy_to(mbuf.buffer_mut(), bytes);
-        }
-        if self.send_alone {
-            self.flush();
-        }
-        Transmit::Sent
-    }
-
-    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
-        let Some(mut mbuf) = self.buffer(header.dst) else {
-            return Transmit::NoRoom;
-        };
-        let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
-        let buffer = mbuf.buffer_mut();
-        let emitted = header.emit(buffer).ok().and_then(|at| {
-            buffer
-                .get_mut(at..at + payload.len())?
-                .copy_from_slice(payload);
-            seal(buffer, bytes, Eof::T).ok()
-        });
-        if emitted.is_none() {
-            // A control frame is at most 252 bytes; only a port that cannot carry FCoE
-            // at all comes here, and such a port is refused when it is opened.
-            self.port.free(mbuf);
-            return Transmit::Fault;
-        }
-        mbuf.set_len(bytes);
-        self.push(mbuf);
-        Transmit::Sent
-    }
-
-    #[inline]
-    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi) else {
-            return Claim::Empty;
-        };
-        // SAFETY: we run under the turn; the reference ends with this call.
-        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
-            return Claim::Empty;
-        };
-        if slot.fault != 0 {
-            return Claim::Fault(Status(slot.fault));
-        }
-        if !still_valid(slot, regions, path.tag, Access::Write) {
-            return Claim::Fault(Status::PROTECTION);
-        }
-        path.recv_cursor = Cursor::default();
-        Claim::Ready {
-            capacity_bytes: slot.length_bytes,
-        }
-    }
-
-    #[inline]
-    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi) else {
-            return false;
-        };
-        // SAFETY: we run under the turn; the reference ends with this call.
-        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
-            return false;
-        };
-        if !still_valid(slot, regions, path.tag, Access::Write) {
-            return false;
-        }
-        // SAFETY: the segments were found valid in this turn.
-        unsafe { scatter(&mut path.recv_cursor, slot, offset_bytes, payload) }
-    }
-
-    #[inline]
-    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
-        let mut word = completion.status.0;
-        word |= if completion.remote_write {
-            status::OP_REMOTE_RDMA_WRITE
-        } else {
-            status::OP_RECEIVE
-        };
-        if completion.immediate.is_some() {
-            word |= status::IMMEDIATE;
-        }
-        self.complete(
-            vi,
-            Side::Receive,
-            word,
-            completion.length_bytes,
-            completion.immediate,
-        );
-    }
-
-    #[inline]
-    fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi) else {
-            return false;
-        };
-        regions.check(
-            target.rmt_va_handle,
-            path.tag,
-            target.rmt_va,
-            u64::from(target.tot_len),
-            Access::RemoteWrite,
-        )
-    }
-
-    #[inline]
-    fn place_rdma_write(
-        &mut self,
-        vi: ViIndex,
-        (address, handle): (u64, u32),
-        offset_bytes: u32,
-        payload: &[u8],
-    ) -> bool {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi) else {
-            return false;
-        };
-        let Some(at) = address.checked_add(u64::from(offset_bytes)) else {
-            return false;
-        };
-        let length = payload.len() as u64;
-        if !regions.check(handle, path.tag, at, length, Access::RemoteWrite) {
-            return false;
-        }
-        // SAFETY: checked in this turn, and deregistration needs the turn.
-        unsafe { copy::write_in_order(at, payload) };
-        true
-    }
-
-    fn flush_sends(&mut self, vi: ViIndex) {
-        self.flush_queue(vi, Side::Send);
-    }
-
-    fn flush_receives(&mut self, vi: ViIndex) {
-        self.flush_queue(vi, Side::Receive);
-    }
-
-    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
-        if let Some(path) = self.vi(vi) {
-            path.shared.set_state(state);
-            if state == EndpointState::Error && !self.errored.contains(&vi) {
-                self.errored.push_back(vi);
-            }
-        }
-        self.completed = true;
-    }
-
-    fn report(&mut self, vi: ViIndex, error: AsyncError) {
-        let Some(path) = self.vi(vi) else {
-            return;
-        };
-        let event = AsyncEvent::of_vi(path.handle, path.shared.instance(), error);
-        self.events.push(event);
-    }
-
-    fn control_event(&mut self) {
-        self.completed = true;
-    }
-
-    fn random(&mut self) -> u32 {
-        self.random.next()
-    }
 }

@@ -7,6 +7,7 @@
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
+use pmd_port::PortFailure;
 use vi_engine::{EndpointState, ViIndex};
 
 use crate::config::{NicConfig, Progress};
@@ -16,6 +17,7 @@ use crate::events::EventQueue;
 use crate::fork::{self, Opening};
 use crate::instance::{self, Instances};
 use crate::memory::table::{RegionLimits, RegionTable};
+use crate::notify;
 use crate::open::{self, OpenError};
 use crate::poller::Poller;
 use crate::progress::{self, Rest};
@@ -77,6 +79,7 @@ impl Device {
             regions: RegionTable::new(RegionLimits {
                 regions: config.max_regions,
                 bytes: config.max_registered_bytes,
+                region_bytes: config.max_region_bytes,
                 lock: config.lock_memory,
             }),
             events: EventQueue::new(),
@@ -120,6 +123,11 @@ impl Device {
     /// The turn, for a control call.
     pub(crate) fn hold(&self) -> Held<'_, Option<Poller>> {
         self.turn.hold()
+    }
+
+    /// Why the port of the open NIC carries nothing any more.
+    fn failure(&self) -> Option<PortFailure> {
+        self.hold().as_ref().and_then(|poller| poller.failure)
     }
 
     /// Runs one turn if the program's threads do the polling and nobody else is at it.
@@ -256,6 +264,7 @@ impl Device {
             ("regions", usage.regions),
             ("registered_bytes", usage.bytes),
             ("registrations_unlocked", usage.unlocked),
+            ("port_failed", u64::from(poller.failure.is_some())),
             ("turns", poller.turns),
             ("busy_turns", poller.busy_turns),
             ("port_rx_frames", stats.rx_frames),
@@ -285,6 +294,10 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
     let device = find_or_make(config)?;
     if device.instances.count() == 0 {
         device.bring_up()?;
+    } else if let Some(failure) = device.failure() {
+        return Err(OpenError::new(format!(
+            "{failure}: the NIC can be opened again when all its openings in this process are closed"
+        )));
     }
     let instance = device.instances.open(device.number);
     Ok((device, instance))
@@ -387,21 +400,22 @@ fn find_or_make(config: &NicConfig) -> Result<&'static Device, OpenError> {
 /// returns, no handler of the opening runs, unless it is called from one. False if the
 /// opening was ended already.
 pub(crate) fn close(device: &'static Device, instance: u64) -> bool {
-    let (closed, threads) = {
+    let (closed, ended, threads) = {
         let _opening = Opening::begin();
         let Some(closed) = device.instances.close(instance) else {
             return false;
         };
-        crate::control::release_instance(device, instance, closed.conns());
+        let ended = crate::control::release_instance(device, instance, closed.conns());
         let threads = if device.instances.count() == 0 {
             device.take_down()
         } else {
             Vec::new()
         };
-        (closed, threads)
+        (closed, ended, threads)
     };
     // Whoever waits for something of this opening learns that it is gone.
     device.wake_sleepers();
+    notify::settle(ended);
     device.instances.await_handler(instance);
     device.join(threads);
     // The handler goes last and outside of every lock: it may own things of the program's.

@@ -50,9 +50,9 @@ pub enum ResourceCode {
 /// One asynchronous error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// Handle of the VI.
+    /// Handle of the VI; 0 for an error of the NIC.
     pub vi: u64,
-    /// The instance of the NIC that owns it.
+    /// The instance of the NIC that owns it; 0 for an error of the NIC, which concerns all.
     pub instance: u64,
     /// Address of the descriptor, or 0.
     pub descriptor: u64,
@@ -65,10 +65,24 @@ pub struct AsyncEvent {
 }
 
 impl AsyncEvent {
+    /// The NIC cannot go on (VIPL 6.3.1): every opening of it is to hear so.
+    pub(crate) fn of_nic() -> Self {
+        Self {
+            vi: 0,
+            instance: 0,
+            descriptor: 0,
+            op_code: 0,
+            resource: ResourceCode::Nic,
+            code: ErrorCode::Catastrophic,
+        }
+    }
+
     pub(crate) fn of_vi(vi: u64, instance: u64, error: AsyncError) -> Self {
-        /// Operation codes of receive and remote RDMA write.
+        /// Operation codes of receive, remote RDMA write and RDMA read.
         const RECEIVE: u32 = 1;
         const REMOTE_WRITE: u32 = 3;
+        /// There is one code for reads, whoever asks for them.
+        const READ: u32 = 4;
         let (code, op_code) = match error {
             AsyncError::ConnectionLost => (ErrorCode::ConnLost, 0),
             AsyncError::ReceiveQueueEmpty => (ErrorCode::RecvqEmpty, RECEIVE),
@@ -76,6 +90,7 @@ impl AsyncEvent {
             AsyncError::RdmaWriteData => (ErrorCode::RdmawData, REMOTE_WRITE),
             AsyncError::RdmaWriteAbort => (ErrorCode::RdmawAbort, REMOTE_WRITE),
             AsyncError::RdmaTransport => (ErrorCode::RdmaTransport, REMOTE_WRITE),
+            AsyncError::RdmaReadProtection => (ErrorCode::RdmarProt, READ),
         };
         Self {
             vi,
@@ -161,6 +176,16 @@ impl EventQueue {
     pub(crate) fn close(&self) {
         self.lock().epoch = None;
         self.arrived.notify_all();
+    }
+
+    /// Takes what waits: which error, and of which descriptor.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> Vec<(ErrorCode, u64)> {
+        let waiting = core::mem::take(&mut self.lock().waiting);
+        waiting
+            .into_iter()
+            .map(|e| (e.code, e.descriptor))
+            .collect()
     }
 
     pub(crate) fn dropped(&self) -> u64 {

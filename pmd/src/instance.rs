@@ -65,6 +65,11 @@ impl Instances {
         self.lock().instances.len()
     }
 
+    /// The openings as they are now.
+    fn handles(&self) -> Vec<u64> {
+        self.lock().instances.iter().map(|i| i.handle).collect()
+    }
+
     pub(crate) fn open(&self, device: u16) -> u64 {
         let mut table = self.lock();
         table.opened = (table.opened + 1) & FIELD_MASK;
@@ -215,16 +220,27 @@ thread_local! {
     static IN_HANDLER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Is this a call from inside an error handler?
+/// Is this a call from inside a handler: for errors, or of a notify call?
 pub(crate) fn in_handler() -> bool {
     IN_HANDLER.get()
 }
 
+/// From now on this thread calls handlers and does nothing else.
+pub(crate) fn enter_handlers() {
+    IN_HANDLER.set(true);
+}
+
 /// The thread that calls the handlers, until the NIC goes down.
 pub(crate) fn deliver(device: &'static Device, epoch: u32) {
-    IN_HANDLER.set(true);
+    enter_handlers();
     while let Some(event) = device.events.next(epoch) {
-        deliver_one(device, &event);
+        if event.instance != 0 {
+            deliver_one(device, &event);
+            continue;
+        }
+        for instance in device.instances.handles() {
+            deliver_one(device, &AsyncEvent { instance, ..event });
+        }
     }
 }
 
@@ -250,10 +266,13 @@ fn deliver_one(device: &'static Device, event: &AsyncEvent) {
 
 /// Logs the error; a program without a logger sees it on standard error.
 fn default_handler(device: &'static Device, event: &AsyncEvent) {
-    let text = format!(
-        "NIC {}: asynchronous error {:?} on {:?} (VI {:#x})",
-        device.config.name, event.code, event.resource, event.vi
+    let mut text = format!(
+        "NIC {}: asynchronous error {:?} on {:?}",
+        device.config.name, event.code, event.resource
     );
+    if event.vi != 0 {
+        text += &format!(" (VI {:#x})", event.vi);
+    }
     if log::max_level() == log::LevelFilter::Off {
         eprintln!("viaduct: {text}");
     } else {

@@ -5,12 +5,13 @@
 //! | --- | --- |
 //! | [`nic`] | calls by handle: what the front end is made of |
 //! | [`work`] | of these, the calls of the data path: post, done, wait |
+//! | [`notify`] | of these, the calls that have a handler called, and its threads |
 //! | [`config`] | the configuration file |
 //! | [`descriptor`] | the layout of descriptors in application memory |
 //! | `post` | a descriptor parsed and copied once |
 //! | `queue`, `cq` | work queues and completion queues |
 //! | `memory` | registered regions, protection, copies in and out |
-//! | `datapath` | what the protocol engine asks for, done |
+//! | `datapath` | what the protocol engine asks for, done; RDMA reads in a room of their own |
 //! | `workbench` | where a frame is put together |
 //! | `poller` | one turn: frames in, timers, doorbells, frames out |
 //! | `progress` | who takes turns when: inline, pinned, asleep |
@@ -47,9 +48,10 @@ pub mod config;
 pub mod descriptor;
 pub mod events;
 pub mod nic;
+pub mod notify;
 pub mod work;
 
-pub use control::{ControlError, LEVELS_SUPPORTED};
+pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 pub use instance::Handler;
 pub use memory::LockPolicy;
 pub use open::OpenError;

@@ -12,6 +12,8 @@ pub(crate) struct Neighbours {
     own_id: NPortId,
     /// Other ports of our own host: those that the segment shows, or configured ones.
     siblings: Vec<NPortId>,
+    /// Those of them that were seen to join.
+    seen: Vec<NPortId>,
     hosts: Vec<(HostAddress, Vec<NPortId>)>,
 }
 
@@ -26,18 +28,46 @@ impl Neighbours {
             own_host,
             own_id,
             siblings: siblings.into_iter().filter(|id| *id != own_id).collect(),
+            seen: Vec::new(),
             hosts,
         }
     }
 
+    /// The host that whoever joins the segment belongs to, as we do.
+    pub(crate) fn own_host(&self) -> HostAddress {
+        self.own_host
+    }
+
     pub(crate) fn joined(&mut self, id: NPortId) {
-        if id != self.own_id && !self.siblings.contains(&id) {
-            self.siblings.push(id);
+        if id == self.own_id {
+            return;
+        }
+        for known in [&mut self.siblings, &mut self.seen] {
+            if !known.contains(&id) {
+                known.push(id);
+            }
         }
     }
 
     pub(crate) fn left(&mut self, id: NPortId) {
         self.siblings.retain(|s| *s != id);
+        self.seen.retain(|s| *s != id);
+    }
+
+    /// The hosts on which there are other ports, each once: ours if one was seen here, then
+    /// the configured ones.
+    pub(crate) fn discovered(&self) -> Vec<HostAddress> {
+        let own = (!self.seen.is_empty()).then_some(self.own_host);
+        let mut found = Vec::new();
+        for host in own
+            .into_iter()
+            .chain(self.hosts.iter().map(|(host, _)| *host))
+        {
+            if !found.contains(&host) {
+                found.push(host);
+            }
+        }
+        found
     }
 
     /// The ports of a host; none if the host is not known.
@@ -72,5 +102,23 @@ mod tests {
         assert!(n.ports(&HostAddress([3; 16])).is_empty());
         n.left(id(2));
         assert_eq!(n.ports(&own), [id(1)]);
+    }
+
+    #[test]
+    fn hosts_are_discovered_once_and_our_own_only_while_a_sibling_is_seen() {
+        let id = |n| NPortId::new(n).unwrap();
+        let (own, other) = (HostAddress([1; 16]), HostAddress([2; 16]));
+        let hosts = vec![(other, vec![id(9)]), (other, vec![id(8)])];
+        // A configured range says which ports our programs may take, not that there are any.
+        let mut n = Neighbours::new(own, id(1), vec![id(1), id(2)], hosts);
+        assert_eq!(n.discovered(), [other]);
+        n.joined(id(1));
+        assert_eq!(n.discovered(), [other], "ourselves");
+        n.joined(id(2));
+        n.joined(id(3));
+        n.left(id(3));
+        assert_eq!(n.discovered(), [own, other]);
+        n.left(id(2));
+        assert_eq!(n.discovered(), [other]);
     }
 }

@@ -6,17 +6,17 @@
 
 use std::time::Duration;
 
-use fcvi_frame::connect::{Attributes, NetAddress};
+use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
 use vi_engine::EndpointState;
 
 use crate::config::NicConfig;
-use crate::control::{self, ControlError, Outcome};
+use crate::control::{self, ControlError, Outcome, attributes};
 use crate::device::{self, Device, device_of};
 use crate::instance::Handler;
-use crate::memory::{RegionAttributes, RegionError};
+use crate::memory::RegionError;
 use crate::open::OpenError;
 use crate::sys;
-use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_at, vi_of};
+use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
 
 fn nic(handle: u64) -> Outcome<&'static Device> {
     let raw = RawHandle::unpack(handle);
@@ -132,27 +132,9 @@ pub unsafe fn register(
     settings: &MemSettings,
 ) -> Outcome<u32> {
     let device = nic(handle)?;
-    let tag = if settings.ptag == 0 {
-        if device.config.protection == crate::config::Protection::Strict {
-            return Err(ControlError::Ptag);
-        }
-        0
-    } else {
-        device
-            .instances
-            .tag(device.number(), settings.ptag)
-            .ok_or(ControlError::Ptag)?
-    };
-    if settings.rdma_read {
-        return Err(ControlError::RdmaRead);
-    }
+    let attributes = attributes::check_region(device, settings)?;
     let mut seed = [0u8; 2];
     sys::random_bytes(&mut seed);
-    let attributes = RegionAttributes {
-        tag,
-        rdma_write: settings.rdma_write,
-        rdma_read: settings.rdma_read,
-    };
     let region = device
         .regions
         .register(
@@ -205,6 +187,12 @@ pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettin
     })
 }
 
+/// Changes the attributes of a registration, all of them or none (VIPL 3.7.4). What the tag
+/// and the rights do not allow any more is refused from then on.
+pub fn set_region(handle: u64, address: u64, region: u32, settings: &MemSettings) -> Outcome<()> {
+    attributes::set_region(nic(handle)?, address, region, settings)
+}
+
 /// Makes a completion queue of at least so many entries (VIPL 3.6.1).
 pub fn create_cq(handle: u64, entries: u64) -> Outcome<u64> {
     control::create_cq(nic(handle)?, handle, entries)
@@ -212,7 +200,13 @@ pub fn create_cq(handle: u64, entries: u64) -> Outcome<u64> {
 
 /// Ends a completion queue (VIPL 3.6.2).
 pub fn destroy_cq(handle: u64) -> Outcome<()> {
-    control::destroy_cq(cq_at(handle).ok_or(ControlError::InvalidParameter)?, handle)
+    control::destroy_cq(cq_of(handle).ok_or(ControlError::InvalidParameter)?, handle)
+}
+
+/// Changes how many entries a completion queue holds at least (VIPL 3.6.3).
+pub fn resize_cq(handle: u64, entries: u64) -> Outcome<()> {
+    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    control::resize_cq(cq, handle, entries)
 }
 
 /// Makes a VI (VIPL 3.2.1); 0 for a completion queue means none.
@@ -248,6 +242,24 @@ pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
         send_empty: vi.send.is_empty(),
         recv_empty: vi.recv.is_empty(),
     })
+}
+
+/// Changes the attributes of an Idle VI, all of them or none (VIPL 3.7.2).
+pub fn set_vi(handle: u64, settings: &ViSettings) -> Outcome<()> {
+    attributes::set_vi(vi(handle)?, handle, settings)
+}
+
+/// Hosts of other programs that the NIC can reach, each once: with discovery, or where a
+/// segment shows its stations, those that are there; else the configured ones (VIPL 3.7.6).
+/// All of them are one hop away.
+pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
+    let device = nic(handle)?;
+    let mut held = device.hold();
+    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    // Who joined or left just now counts.
+    poller.long_turn(&device.doorbells);
+    device.announce(poller);
+    Ok(poller.neighbours.discovered())
 }
 
 /// A request that was matched.
@@ -343,6 +355,32 @@ pub fn connect_request(
         return Err(ControlError::InvalidParameter);
     }
     control::connect_request(vi, vi_handle, local, remote, limit)
+}
+
+/// Asks a peer for a connection (VIPL 3.3.6); `None` for no time-out.
+pub fn connect_peer_request(
+    vi_handle: u64,
+    local: &NetAddress,
+    remote: &NetAddress,
+    limit: Option<Duration>,
+) -> Outcome<()> {
+    let vi = vi(vi_handle)?;
+    if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
+        return Err(ControlError::InvalidParameter);
+    }
+    control::connect_peer_request(vi, vi_handle, local, remote, limit)
+}
+
+/// The outcome of a peer request, once; `None` while it is in progress (VIPL 3.3.7).
+pub fn connect_peer_done(vi_handle: u64) -> Outcome<Option<Attributes>> {
+    let vi = vi(vi_handle)?;
+    vi.device.poll();
+    control::connect_peer_done(vi, vi_handle)
+}
+
+/// Waits for the outcome of a peer request (VIPL 3.3.8).
+pub fn connect_peer_wait(vi_handle: u64) -> Outcome<Attributes> {
+    control::connect_peer_wait(vi(vi_handle)?, vi_handle)
 }
 
 /// Ends a connection and flushes both queues (VIPL 3.3.5).

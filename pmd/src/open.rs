@@ -78,7 +78,8 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
     engine_config.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
     engine_config.ulp_timeout_ns = config.ulp_timeout_ms() * 1_000_000;
-    engine_config.silent_port_ns = config.silent_port_ms * 1_000_000;
+    engine_config.silent_port_ns = config.silent_port_ms() * 1_000_000;
+    engine_config.peer_retry_ns = config.peer_retry_ms * 1_000_000;
     engine_config.probe_interval_ns = match config.port {
         // The segment itself tells who died.
         PortKind::Shm => 0,
@@ -87,6 +88,8 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let max_vi = config.max_vi.min(MAX_VI);
     engine_config.max_vi = max_vi;
     engine_config.max_incoming = config.max_incoming;
+    engine_config.max_reads_accepted = config.max_rdma_reads;
+    engine_config.max_unanswered = config.max_in_flight;
     let neighbours = neighbours(config, station.id)?;
     log::info!(
         "{}: {} {} as N_Port {}, host {}, {} bytes a frame, {:?} progress",
@@ -101,7 +104,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
     let engine = Engine::new(engine_config, first);
     let path = Datapath::new(port, &device.regions, &device.events, max_vi);
-    Ok(Poller::new(engine, path, neighbours, max_vi, station.claim))
+    Ok(Poller::new(engine, path, neighbours, station.claim))
 }
 
 /// What fits into one frame of the port.

@@ -1,15 +1,15 @@
 //! The one poll loop: frames in, timers, doorbells, frames out.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use fcvi_frame::fc::NPortId;
-use pmd_port::{BURST, MbufBatch, PortEvent, WakeSource};
+use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
 use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
 
 use crate::clock::Clock;
 use crate::datapath::Datapath;
 use crate::doorbell::Doorbells;
+use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
 
 /// Frames that one VI may send before the next one has its turn.
@@ -33,9 +33,10 @@ pub(crate) struct Poller {
     pub(crate) clock: Clock,
     rx: MbufBatch,
     port_events: Vec<PortEvent>,
-    run: VecDeque<ViIndex>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
+    /// Why the port carries nothing any more.
+    pub(crate) failure: Option<PortFailure>,
     /// Turns taken, and turns that did something.
     pub(crate) turns: u64,
     pub(crate) busy_turns: u64,
@@ -48,7 +49,6 @@ impl Poller {
         engine: Engine,
         path: Datapath,
         neighbours: Neighbours,
-        max_vi: u32,
         claim: Option<OwnedFd>,
     ) -> Self {
         Self {
@@ -58,8 +58,8 @@ impl Poller {
             clock: Clock::new(),
             rx: MbufBatch::new(),
             port_events: Vec::with_capacity(64),
-            run: VecDeque::with_capacity(max_vi as usize),
             armed: None,
+            failure: None,
             turns: 0,
             busy_turns: 0,
             _claim: claim,
@@ -81,8 +81,8 @@ impl Poller {
             worked = self.keep_house();
         }
         let now_ns = self.clock.last_ns();
-        doorbells.drain(|vi| self.enqueue(ViIndex(vi)));
-        if !self.run.is_empty() {
+        doorbells.drain(|vi| self.path.enqueue(ViIndex(vi)));
+        if !self.path.run.is_empty() {
             worked |= self.serve(now_ns);
             self.settle(now_ns);
         }
@@ -100,7 +100,7 @@ impl Poller {
 
     /// True while something waits for room in the port.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.run.is_empty() || !self.path.batch.is_empty()
+        !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
     /// Clock, timers, stations, VIs in trouble.
@@ -144,42 +144,34 @@ impl Poller {
                 return false;
             }
         }
+        let waiting = self.path.run.len();
         for mbuf in self.rx.iter() {
             self.engine
                 .handle_frame(now_ns, mbuf.bytes(), &mut self.path);
+        }
+        if self.path.run.len() > waiting {
+            // A peer waits for what it read, or a descriptor for the end of another one.
+            self.serve(now_ns);
         }
         self.settle(now_ns);
         true
     }
 
-    fn enqueue(&mut self, vi: ViIndex) {
-        if let Some(path) = self.path.vi(vi)
-            && !path.queued
-        {
-            path.queued = true;
-            self.run.push_back(vi);
-        }
-    }
-
     /// Serves VIs that have something to send. True if a descriptor or frame moved on.
     fn serve(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
-        for _ in 0..self.run.len().min(TURN_BUDGET_VIS) {
-            let Some(vi) = self.run.pop_front() else {
+        for _ in 0..self.path.run.len().min(TURN_BUDGET_VIS) {
+            let Some(vi) = self.path.run.pop_front() else {
                 break;
             };
-            match self.pump(now_ns, vi) {
-                Pumped::Idle => {
-                    worked = true;
-                    if let Some(path) = self.path.vi(vi) {
-                        path.queued = false;
-                    }
-                }
-                Pumped::More => {
-                    worked = true;
-                    self.run.push_back(vi);
-                }
-                Pumped::Blocked => self.run.push_back(vi),
+            // Before it is served: the engine may ask for it again meanwhile.
+            if let Some(path) = self.path.vi(vi) {
+                path.queued = false;
+            }
+            let pumped = self.pump(now_ns, vi);
+            worked |= pumped != Pumped::Blocked;
+            if pumped != Pumped::Idle {
+                self.path.enqueue(vi);
             }
         }
         worked
@@ -208,7 +200,7 @@ impl Poller {
         }
         let now_ns = self.clock.last_ns();
         if self.pump(now_ns, vi) != Pumped::Idle {
-            self.enqueue(vi);
+            self.path.enqueue(vi);
         }
         if !self.path.failed.is_empty() {
             self.fail_vis(now_ns);
@@ -223,18 +215,39 @@ impl Poller {
             let (mac, joined) = match event {
                 PortEvent::Joined(n) => (n.mac, true),
                 PortEvent::Left(n) => (n.mac, false),
+                PortEvent::Failed(failure) => {
+                    self.fail_port(now_ns, failure);
+                    continue;
+                }
             };
             let Some(id) = NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]])) else {
                 continue;
             };
             if joined {
                 self.neighbours.joined(id);
+                let host = self.neighbours.own_host();
+                self.engine.port_joined(now_ns, host, id, &mut self.path);
             } else {
                 self.neighbours.left(id);
                 self.engine.peer_lost(now_ns, id, &mut self.path);
             }
         }
         self.port_events = events;
+    }
+
+    /// The port carries nothing any more (VIPL 6.3.1): every VI goes to Error, whoever waits
+    /// learns of it, and every opening is told. What is left can be taken down in order.
+    #[cold]
+    fn fail_port(&mut self, now_ns: u64, failure: PortFailure) {
+        if self.failure.replace(failure).is_some() {
+            return;
+        }
+        let port = self.path.port.capabilities();
+        log::error!("{} {}: {failure}", port.driver, port.device);
+        self.path.fail_port();
+        self.engine.port_lost(now_ns, &mut self.path);
+        self.path.events.push(AsyncEvent::of_nic());
+        self.path.completed = true;
     }
 
     #[cold]

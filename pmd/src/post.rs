@@ -10,6 +10,7 @@ use crate::descriptor::{
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
 use crate::queue::Slot;
+use crate::sync::{AtomicBool, Ordering};
 
 /// What a descriptor is checked against.
 #[derive(Clone, Copy)]
@@ -18,6 +19,8 @@ pub(crate) struct PostRules<'a> {
     pub(crate) tag: TagCheck,
     pub(crate) max_segments: u32,
     pub(crate) max_transfer_bytes: u32,
+    /// RDMA reads can be posted; looked at for a read only.
+    pub(crate) reads: &'a AtomicBool,
 }
 
 /// The descriptor's own memory is not usable.
@@ -136,16 +139,25 @@ impl Header {
             slot.fault = status::LENGTH_ERROR;
             return;
         }
-        let rdma_write = op == control::OP_RDMA_WRITE;
+        let known = match op {
+            control::OP_SEND_RECV | control::OP_RDMA_WRITE => true,
+            control::OP_RDMA_READ => rules.reads.load(Ordering::Relaxed),
+            _ => false,
+        };
+        let rdma = op != control::OP_SEND_RECV;
         if self.control.control & control::RESERVED != 0
             || self.control.reserved != 0
-            || !(op == control::OP_SEND_RECV || rdma_write)
-            || (rdma_write && self.control.segment_count == 0)
+            || !known
+            || (rdma && self.control.segment_count == 0)
         {
             slot.fault = status::FORMAT_ERROR;
             return;
         }
-        if rdma_write {
+        if rdma {
+            if op == control::OP_RDMA_READ {
+                // Ignored, and no format error (VIPL 5.2).
+                slot.control &= !control::IMMEDIATE;
+            }
             // SAFETY: there is at least one segment and all of them are readable.
             let remote = unsafe { self.segment(0) };
             slot.remote_address = remote.address;
@@ -157,13 +169,14 @@ impl Header {
             }
         }
         // SAFETY: all segments are readable.
-        let sum = unsafe { self.copy_segments(slot, usize::from(rdma_write)) };
+        let sum = unsafe { self.copy_segments(slot, usize::from(rdma)) };
         if sum != u64::from(self.control.length) || sum > u64::from(rules.max_transfer_bytes) {
             slot.fault = status::LENGTH_ERROR;
             return;
         }
         slot.length_bytes = self.control.length;
-        self.note_valid(rules, slot, Access::Read);
+        let access = slot.access();
+        self.note_valid(rules, slot, access);
     }
 
     /// Fills a slot of a receive queue. Immediate and fence bits are ignored (VIPL 5.2).

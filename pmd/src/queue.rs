@@ -12,7 +12,8 @@ use core::cell::UnsafeCell;
 
 use crossbeam_utils::CachePadded;
 
-use crate::descriptor::DataSegment;
+use crate::descriptor::{DataSegment, control};
+use crate::memory::Access;
 use crate::sync::{AtomicU32, Ordering};
 use crate::token::Token;
 
@@ -65,6 +66,16 @@ impl Slot {
             spill.resize(count, DataSegment::default());
         }
         &mut spill[..count]
+    }
+
+    /// What the operation of a send queue does with the data segments.
+    #[inline]
+    pub(crate) fn access(&self) -> Access {
+        if self.control & control::OP_MASK == control::OP_RDMA_READ {
+            Access::Write
+        } else {
+            Access::Read
+        }
     }
 
     /// The data segments.
@@ -145,18 +156,24 @@ impl WorkQueue {
         self.slots[(index & self.mask) as usize].get()
     }
 
+    /// True if nothing can be posted before something is reaped.
+    #[inline]
+    pub(crate) fn is_full(&self, end: &PostEnd) -> bool {
+        // Acquire: partner of the Release store in `reap`.
+        let reaped = self.reaped.load(Ordering::Acquire);
+        end.posted.wrapping_sub(reaped) >= self.limit
+    }
+
     /// Posts what `fill` writes into the next slot. False if all slots are taken.
     #[inline]
     pub(crate) fn post(&self, end: &mut PostEnd, fill: impl FnOnce(&mut Slot)) -> bool {
-        // Acquire: partner of the Release store in `reap`.
-        let reaped = self.reaped.load(Ordering::Acquire);
-        if end.posted.wrapping_sub(reaped) >= self.limit {
+        if self.is_full(end) {
             return false;
         }
         // SAFETY: the slot was reaped, and `end` shows that this thread is the poster.
         fill(unsafe { &mut *self.slot(end.posted) });
         end.posted = end.posted.wrapping_add(1);
-        // Release: partner of the Acquire load in `head`.
+        // Release: partner of the Acquire load in `ahead`.
         self.posted.store(end.posted, Ordering::Release);
         true
     }
@@ -164,22 +181,47 @@ impl WorkQueue {
     /// The oldest descriptor that is not complete. For the poller only.
     ///
     /// # Safety
-    /// The caller holds the NIC's turn and drops the reference before it ends or
-    /// completes the slot.
+    /// As for [`WorkQueue::ahead`].
     #[allow(
         clippy::mut_from_ref,
         reason = "the turn, which the caller holds, stands for the unique borrow"
     )]
     #[inline]
     pub(crate) unsafe fn head(&self) -> Option<&mut Slot> {
-        let at = self.completed.load(Ordering::Relaxed);
+        // SAFETY: passed on from our caller.
+        unsafe { self.ahead(0) }
+    }
+
+    /// The descriptor `distance` places behind the oldest one that is not complete. For the
+    /// poller only.
+    ///
+    /// # Safety
+    /// The caller holds the NIC's turn, has no other reference to a slot that is not
+    /// complete, and drops this one before it ends or completes the slot.
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "the turn, which the caller holds, stands for the unique borrow"
+    )]
+    #[inline]
+    pub(crate) unsafe fn ahead(&self, distance: u32) -> Option<&mut Slot> {
+        let completed = self.completed.load(Ordering::Relaxed);
         // Acquire: partner of the Release store in `post`.
-        if at == self.posted.load(Ordering::Acquire) {
+        let waiting = self.posted.load(Ordering::Acquire).wrapping_sub(completed);
+        if distance >= waiting {
             return None;
         }
         // SAFETY: between `completed` and `posted` the slot is the poller's, and the
         // caller is the only poller.
-        Some(unsafe { &mut *self.slot(at) })
+        Some(unsafe { &mut *self.slot(completed.wrapping_add(distance)) })
+    }
+
+    /// The sequence number on this queue of the descriptor `distance` places behind the
+    /// oldest one that is not complete. For the poller only.
+    #[inline]
+    pub(crate) fn sequence(&self, distance: u32) -> u32 {
+        self.completed
+            .load(Ordering::Relaxed)
+            .wrapping_add(distance)
     }
 
     /// Completes the head, whose status is set. For the poller only; returns the
@@ -273,6 +315,33 @@ mod tests {
             }
             assert_eq!(queue.reap(&mut reap), Reaped::Empty);
             assert!(queue.is_empty());
+        }
+    }
+
+    #[test]
+    fn descriptors_are_found_by_their_distance_from_the_oldest() {
+        let queue = WorkQueue::new(4);
+        let post = |address| {
+            let mut end = queue.post_end.hold();
+            assert!(queue.post(&mut end, |slot| slot.address = address));
+        };
+        // SAFETY: single-threaded test; the reference ends with the call.
+        let address = |distance| unsafe { queue.ahead(distance) }.map(|slot| slot.address);
+        assert_eq!(address(0), None);
+        post(0);
+        post(1);
+        // The ring goes round twice, with three descriptors on it.
+        for oldest in 0..8u64 {
+            post(oldest + 2);
+            for distance in 0..3 {
+                assert_eq!(address(distance), Some(oldest + u64::from(distance)));
+            }
+            for beyond in [3, 4, 7, u32::MAX] {
+                assert_eq!(address(beyond), None, "{beyond} places behind {oldest}");
+            }
+            assert_eq!(queue.sequence(2), oldest as u32 + 2);
+            assert_eq!(u64::from(complete(&queue, 1)), oldest);
+            queue.reap(&mut queue.reap_end.hold());
         }
     }
 

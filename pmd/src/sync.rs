@@ -1,8 +1,23 @@
-//! The crate's one door to atomics, and an asymmetric barrier.
+//! The crate's one door to atomics, an asymmetric barrier, and who a thread is.
+//!
+//! `tests/loom` has a door of its own, with loom's atomics, for the modules that take everything from here.
 
 pub(crate) use core::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };
+
+pub(crate) use core::hint::spin_loop;
+pub(crate) use std::thread::yield_now;
+
+thread_local! {
+    static MARK: u64 = const { 0 };
+}
+
+/// A number that no other living thread has: a multiple of 8, never 0.
+#[inline]
+pub(crate) fn thread_number() -> u64 {
+    MARK.with(|mark| core::ptr::from_ref(mark) as u64)
+}
 
 /// `MEMBARRIER_CMD_PRIVATE_EXPEDITED` of linux/membarrier.h.
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
@@ -55,7 +70,7 @@ pub(crate) fn heavy_barrier() {
         if membarrier(PRIVATE_EXPEDITED) || membarrier(GLOBAL) {
             return;
         }
-        std::thread::yield_now();
+        yield_now();
     }
     log::error!("membarrier(2) was granted and is refused now: this process cannot go on safely");
     std::process::abort();

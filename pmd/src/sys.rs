@@ -69,12 +69,26 @@ impl Event {
     }
 }
 
-/// Runs `start` with all signals blocked, which a thread started in it inherits: the
-/// program's signals are for the program's own threads.
+/// Signals that a thread sends itself by an instruction. One that is blocked ends the process
+/// and no handler hears of it: also not the one that outlives a shared file cut short.
+const OWN_FAULTS: [libc::c_int; 5] = [
+    libc::SIGBUS,
+    libc::SIGSEGV,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+];
+
+/// Runs `start` with all signals blocked that come from outside, which a thread started in it
+/// inherits: the program's signals are for the program's own threads.
 pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     let mut all = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is written, whole.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    for signal in OWN_FAULTS {
+        // SAFETY: the set was written just now; the number is a signal's.
+        unsafe { libc::sigdelset(all.as_mut_ptr(), signal) };
+    }
     let mut before = core::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: one initialised set is read, and one of this frame is written.
     let failed =

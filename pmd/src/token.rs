@@ -18,30 +18,23 @@
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering, heavy_barrier, light_barrier};
+use crate::sync::{
+    AtomicBool, AtomicU32, AtomicU64, Ordering, heavy_barrier, light_barrier, spin_loop,
+    thread_number, yield_now,
+};
 
 /// Uses in a row, by one thread, after which it becomes the owner; doubled with each
 /// bias that was ended, up to the limit.
-const FIRST_STREAK: u32 = 16;
+const FIRST_STREAK: u32 = if cfg!(loom) { 1 } else { 16 };
 const LAST_STREAK: u32 = 4096;
 
 /// Threads that can ever own one token; others use `held` every time.
-const SEATS: usize = 4;
+const SEATS: usize = if cfg!(loom) { 2 } else { 4 };
 /// Thread numbers are multiples of this, so that the seat fits beside them.
 const SEAT_MASK: u64 = 7;
 
 /// Stands for a thread that never becomes the owner; no thread has this number.
 const GUEST: u64 = 0;
-
-thread_local! {
-    static MARK: u64 = const { 0 };
-}
-
-/// A number that no other living thread has: a multiple of 8, never 0.
-#[inline]
-fn thread_number() -> u64 {
-    MARK.with(|mark| core::ptr::from_ref(mark) as u64)
-}
 
 /// What only the holder of `held` touches.
 struct Bias {
@@ -83,10 +76,10 @@ pub(crate) struct Token<T> {
 unsafe impl<T: Send> Sync for Token<T> {}
 
 impl<T> Token<T> {
-    pub(crate) const fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Self {
             owner: AtomicU64::new(0),
-            busy: [const { AtomicBool::new(false) }; SEATS],
+            busy: core::array::from_fn(|_| AtomicBool::new(false)),
             held: AtomicBool::new(false),
             wanted: AtomicU32::new(0),
             bias: UnsafeCell::new(Bias {
@@ -210,9 +203,9 @@ impl<T> Token<T> {
             }
             spins += 1;
             if spins.is_multiple_of(64) {
-                std::thread::yield_now();
+                yield_now();
             } else {
-                core::hint::spin_loop();
+                spin_loop();
             }
         }
     }
@@ -297,7 +290,7 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::Arc;
@@ -314,7 +307,7 @@ mod tests {
             })
         };
         while token.wanted.load(Ordering::Relaxed) == 0 {
-            std::thread::yield_now();
+            yield_now();
         }
         drop(held);
         control.join().unwrap();
@@ -433,10 +426,10 @@ mod tests {
                                 token.hold()
                             };
                             let value = *held;
-                            core::hint::spin_loop();
+                            spin_loop();
                             *held = value + 1;
                         }
-                        std::thread::yield_now();
+                        yield_now();
                     }
                 })
             })

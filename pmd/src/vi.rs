@@ -8,6 +8,7 @@ use vi_engine::{EndpointState, ViIndex};
 
 use crate::cq::{CompletionRing, Entry};
 use crate::device::{Device, device_of};
+use crate::notify::{CqSource, NotifySlot, ViNotify};
 use crate::queue::{PostEnd, ReapEnd, WorkQueue};
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::token::Held;
@@ -61,6 +62,8 @@ pub struct ViSettings {
     pub reliability: u16,
     /// Longest message in bytes.
     pub max_transfer_bytes: u64,
+    /// Quality of service; only 0, for none, is supported.
+    pub qos: u64,
     /// Handle of the protection tag; 0 for none.
     pub ptag: u64,
     /// RDMA writes of the peer are accepted.
@@ -84,11 +87,15 @@ pub(crate) struct ViShared {
     pub(crate) connecting: AtomicU32,
     pub(crate) tag: AtomicU32,
     pub(crate) max_transfer_bytes: AtomicU32,
+    /// RDMA reads can be posted: not at Unreliable Delivery.
+    pub(crate) reads: AtomicBool,
     pub(crate) send_cq: AtomicU64,
     pub(crate) recv_cq: AtomicU64,
     pub(crate) settings: Mutex<ViSettings>,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
+    /// Apart, so that what the data path reads lies close together.
+    pub(crate) notify: Box<ViNotify>,
 }
 
 impl ViShared {
@@ -104,11 +111,13 @@ impl ViShared {
             connecting: AtomicU32::new(0),
             tag: AtomicU32::new(0),
             max_transfer_bytes: AtomicU32::new(0),
+            reads: AtomicBool::new(false),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),
             settings: Mutex::new(ViSettings::default()),
             send: WorkQueue::new(depth),
             recv: WorkQueue::new(depth),
+            notify: Box::new(ViNotify::new()),
         }
     }
 
@@ -195,6 +204,7 @@ pub(crate) struct CqShared {
     /// Work queues attached.
     pub(crate) attached: AtomicU32,
     pub(crate) ring: CompletionRing,
+    pub(crate) notify: Box<NotifySlot<CqSource>>,
 }
 
 impl CqShared {
@@ -207,6 +217,7 @@ impl CqShared {
             instance: AtomicU64::new(0),
             attached: AtomicU32::new(0),
             ring: CompletionRing::new(),
+            notify: Box::new(NotifySlot::new()),
         }
     }
 
@@ -234,6 +245,13 @@ impl CqShared {
 
     pub(crate) fn instance(&self) -> u64 {
         self.instance.load(Ordering::Relaxed)
+    }
+
+    /// Entries for every descriptor that can be posted on the attached work queues.
+    pub(crate) fn needed_entries(&self) -> u32 {
+        let depth = self.device.config.max_descriptors_per_queue;
+        let queues = self.attached.load(Ordering::Relaxed);
+        queues.saturating_mul(depth.next_power_of_two())
     }
 }
 

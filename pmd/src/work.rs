@@ -29,9 +29,18 @@ pub enum Queue {
     Receive,
 }
 
+/// What becomes of a descriptor for which the work queue has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// The VI breaks (VIPL 3.5.1, 6.3.1).
+    Break,
+    /// The call fails with [`ControlError::Resource`] and nothing is posted.
+    Refuse,
+}
+
 impl ViShared {
     #[inline]
-    fn queue(&self, queue: Queue) -> &WorkQueue {
+    pub(crate) fn queue(&self, queue: Queue) -> &WorkQueue {
         match queue {
             Queue::Send => &self.send,
             Queue::Receive => &self.recv,
@@ -50,6 +59,7 @@ impl ViShared {
             },
             max_segments: self.device.config.max_segments_per_descriptor,
             max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
+            reads: &self.reads,
         }
     }
 
@@ -117,6 +127,7 @@ pub unsafe fn post(
     queue: Queue,
     descriptor: *mut RawDescriptor,
     region: u32,
+    when_full: WhenFull,
 ) -> Outcome<()> {
     let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     let address = descriptor as u64;
@@ -129,6 +140,9 @@ pub unsafe fn post(
         // Under the post end, which whoever ends the VI takes.
         if !vi.is_live(handle) {
             return Err(ControlError::InvalidParameter);
+        }
+        if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
+            return Err(ControlError::Resource);
         }
         // SAFETY: passed on from our caller.
         let posted = unsafe { vi.post(queue, &mut end, address, region) };
@@ -167,8 +181,9 @@ pub enum Done {
     Empty,
 }
 
+/// Takes the head of a work queue without a turn.
 #[inline]
-fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
+pub(crate) fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
     let queue = vi.queue(queue);
     if !queue.has_complete() {
         return if !vi.is_live(handle) {
@@ -234,8 +249,9 @@ pub struct CqEntry {
     pub receive: bool,
 }
 
+/// Takes the oldest entry that still names a descriptor, without a turn.
 #[inline]
-fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
+pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
     if !cq.ring.has_entry() {
         return if cq.is_live(handle) {
             Ok(None)

@@ -5,10 +5,7 @@
 //! workbench never leaves our cache (docs/adr/0003).
 
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
-use fcvi_frame::frame::{HeaderTemplate, PerFrame, seal};
-
-use crate::post::{Cursor, gather};
-use crate::queue::Slot;
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
 
 /// The longest frame, tag included, and some zeros, in whole cache lines.
 const WORKBENCH_BYTES: usize = 2240;
@@ -30,19 +27,16 @@ impl Workbench {
         })
     }
 
-    /// Puts one data frame together; returns its length. `None`: the segments end early,
-    /// or the frame is longer than any.
-    ///
-    /// # Safety
-    /// The segments of `slot` were found valid for reading in this turn.
+    /// Puts one data frame together, whose payload `gather` fills; returns its length. `None`:
+    /// there is no such payload, or the frame is longer than any.
     #[inline]
-    pub(crate) unsafe fn build(
+    pub(crate) fn build(
         &mut self,
         template: &HeaderTemplate,
         per_frame: &PerFrame,
-        (slot, cursor): (&Slot, &mut Cursor),
         payload_bytes: usize,
         eof: Eof,
+        gather: impl FnOnce(&mut [u8]) -> bool,
     ) -> Option<usize> {
         let frame = &mut self.bytes[..];
         let at = template.emit(per_frame, frame).ok()?;
@@ -51,10 +45,25 @@ impl Workbench {
         let payload = frame.get_mut(at..at + padded)?;
         let (data, fill) = payload.split_at_mut(payload_bytes);
         fill.fill(0);
-        // SAFETY: passed on from our caller.
-        if !unsafe { gather(cursor, slot, per_frame.relative_offset, data) } {
+        if !gather(data) {
             return None;
         }
+        self.finish(bytes, eof)
+    }
+
+    /// Puts a single frame together whose payload is at hand; returns its length. `None`: the
+    /// frame is longer than any.
+    pub(crate) fn build_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Option<usize> {
+        let frame = &mut self.bytes[..];
+        let at = header.emit(frame).ok()?;
+        let end = at + payload.len();
+        frame.get_mut(at..end)?.copy_from_slice(payload);
+        self.finish(end + FCOE_TRAILER_BYTES, Eof::T)
+    }
+
+    #[inline(always)]
+    fn finish(&mut self, bytes: usize, eof: Eof) -> Option<usize> {
+        let frame = &mut self.bytes[..];
         seal(frame, bytes, eof).ok()?;
         // What `copy_to` takes along beyond the frame must not be of an earlier one.
         frame.get_mut(bytes..bytes + STEP_BYTES)?.fill(0);

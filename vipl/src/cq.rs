@@ -59,6 +59,29 @@ impl CompletionQueue {
     pub fn wait(&self, timeout: Timeout) -> Result<CqEntry> {
         provider::cq_wait(self.shared.handle, timeout)
     }
+
+    /// Has `handler` called once, with the next entry, on a thread of this queue's own [VIPL 3.5.11]. Several handlers
+    /// are called in the order in which they were given, one entry each. The descriptor stays on its work queue.
+    ///
+    /// A handler may make any call, this one included. Those that were not called when the queue is destroyed are
+    /// dropped; a handler that owns a clone of this queue keeps it from that.
+    ///
+    /// # Errors
+    /// [`VipError::ErrorResource`](crate::VipError::ErrorResource) when `max_notifies_per_queue` handlers wait already,
+    /// or no thread can be started.
+    pub fn notify(&self, handler: impl FnOnce(CqEntry) + Send + 'static) -> Result<()> {
+        provider::cq_notify(self.shared.handle, move |_nic, entry| handler(entry))
+    }
+
+    /// Changes how many entries this queue holds at least, while it is used [VIPL 3.6.3]. What is in it stays.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`](crate::VipError::InvalidParameter) for no entries,
+    /// [`VipError::ErrorResource`](crate::VipError::ErrorResource) for more than `max_cq_entries`, or when there is no
+    /// memory for them.
+    pub fn resize(&self, entries: u64) -> Result<()> {
+        provider::resize_cq(self.shared.handle, entries)
+    }
 }
 
 impl fmt::Debug for CompletionQueue {

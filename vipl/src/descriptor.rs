@@ -39,6 +39,9 @@ pub enum Operation {
     Send,
     /// Writes its bytes into the peer's memory; the peer's program learns of it only through immediate data.
     RdmaWrite(RemoteBuffer),
+    /// Reads the peer's memory into its buffers, as many bytes as they use; the peer's program takes no part. Not at
+    /// unreliable delivery, where it completes with a format error.
+    RdmaRead(RemoteBuffer),
 }
 
 /// A data segment: the first `used_bytes` of a buffer.
@@ -53,6 +56,7 @@ struct Owner {
     slot: Buffer,
     operation: Operation,
     immediate: Option<u32>,
+    fence: bool,
     /// Its capacity is `max_segments`, so that pushing never allocates.
     segments: Vec<Segment>,
     max_segments: usize,
@@ -92,7 +96,7 @@ pub struct Descriptor {
 impl Descriptor {
     /// The registered memory that one descriptor takes.
     pub(crate) fn slot_bytes(max_segments: usize) -> usize {
-        // One more than its data segments: an RDMA write begins with an address segment.
+        // One more than its data segments: an RDMA operation begins with an address segment.
         let descriptor_bytes = CONTROL_BYTES + (max_segments + 1) * SEGMENT_BYTES;
         PREFIX_BYTES + descriptor_bytes.max(size_of::<RawDescriptor>())
     }
@@ -111,6 +115,7 @@ impl Descriptor {
             slot,
             operation: Operation::Send,
             immediate: None,
+            fence: false,
             segments,
             max_segments,
         };
@@ -197,9 +202,15 @@ impl Descriptor {
     }
 
     /// Sets the 32 bits that go to the peer's receive descriptor along with the next operation. An RDMA write takes a
-    /// receive descriptor of the peer only when it has them.
+    /// receive descriptor of the peer only when it has them, an RDMA read has none.
     pub fn set_immediate(&mut self, immediate: Option<u32>) {
         self.owner.immediate = immediate;
+    }
+
+    /// Whether the next operation waits until every RDMA read that was posted to the same queue before it is complete;
+    /// not unless set [VIPL 5.2].
+    pub fn set_fence(&mut self, fence: bool) {
+        self.owner.fence = fence;
     }
 
     pub(crate) fn ptag(&self) -> &Ptag {
@@ -212,16 +223,19 @@ impl Descriptor {
         let (operation, remote) = match owner.operation {
             Operation::Send => (control::OP_SEND_RECV, None),
             Operation::RdmaWrite(remote) => (control::OP_RDMA_WRITE, Some(remote)),
+            Operation::RdmaRead(remote) => (control::OP_RDMA_READ, Some(remote)),
         };
-        let immediate = if owner.immediate.is_some() {
-            control::IMMEDIATE
-        } else {
-            0
-        };
+        let mut flags = 0;
+        if owner.immediate.is_some() {
+            flags |= control::IMMEDIATE;
+        }
+        if owner.fence {
+            flags |= control::QFENCE;
+        }
         // More than 32 bits hold is more than any transfer size: the provider finds the lengths in conflict.
         let length = u32::try_from(self.used_bytes()).unwrap_or(u32::MAX);
         self.format(
-            operation | immediate,
+            operation | flags,
             owner.immediate.unwrap_or(0),
             length,
             remote,
@@ -322,6 +336,7 @@ impl fmt::Debug for Descriptor {
         out.debug_struct("Descriptor")
             .field("operation", &self.owner.operation)
             .field("immediate", &self.owner.immediate)
+            .field("fence", &self.owner.fence)
             .field("segments", &self.owner.segments.len())
             .field("used_bytes", &self.used_bytes())
             .finish()
@@ -357,7 +372,7 @@ impl Completed {
         }
     }
 
-    /// The bytes sent, written or received; 0 after an error.
+    /// The bytes sent, written, received or read; 0 after an error.
     pub fn length_bytes(&self) -> usize {
         self.length_bytes
     }
@@ -367,7 +382,7 @@ impl Completed {
         self.immediate
     }
 
-    /// The received bytes that lie in the first data segment: all of them when the message fits there.
+    /// The bytes, received or read, that lie in the first data segment: all of them when they fit there.
     pub fn first_bytes(&self) -> &[u8] {
         match self.descriptor.owner.segments.first() {
             Some(segment) => &segment.buffer[..self.length_bytes.min(segment.used_bytes)],

@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | [`provider`] | every call of this version, by handle |
 //! | [`types`] | values that go in and out of the calls |
-//! | `nic`, `vi`, `cq`, `connect` | the objects of the safe API |
+//! | `nic`, `vi`, `cq`, `connect`, `peer` | the objects of the safe API |
 //! | `memory`, `descriptor` | registered buffers, and descriptors that own them |
 //! | `name_service` | names to host addresses, from a hosts file |
 
@@ -19,6 +19,7 @@ mod descriptor;
 mod memory;
 mod name_service;
 mod nic;
+mod peer;
 mod sync;
 mod vi;
 
@@ -31,4 +32,4 @@ pub use descriptor::{Completed, CompletedOperation, Descriptor, Operation, PostE
 pub use memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RemoteBuffer};
 pub use nic::{Nic, Ptag};
 pub use types::*;
-pub use vi::{Vi, ViBuilder};
+pub use vi::{Vi, ViBuilder, ViChange};

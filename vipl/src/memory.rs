@@ -20,6 +20,8 @@ use crate::nic::{NicShared, Ptag};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{MemAttributes, MemoryHandle, Result, VipError, provider};
 
+mod attributes;
+
 /// Registration works on pages; memory of its own pages shares none with an unregistered neighbour.
 const PAGE_BYTES: usize = 4096;
 /// Buffers cut from one region begin on a cache line of their own.
@@ -298,7 +300,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Where an RDMA write goes: memory of the peer, as the peer told it.
+/// Where an RDMA write goes or a read comes from: memory of the peer, as the peer told it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteBuffer {
     /// The address in the peer's address space.

@@ -190,7 +190,7 @@ impl Nic {
     /// Allocates and registers memory that peers may write or read, as `access` says, over VIs that allow it too.
     ///
     /// # Errors
-    /// As [`Self::create_region`]; [`VipError::InvalidRdmaRead`] when `access.read` is not supported.
+    /// As [`Self::create_region`].
     pub fn create_rdma_region(
         &self,
         len_bytes: usize,
@@ -274,6 +274,16 @@ impl Nic {
     /// As [`Self::set_error_handler`].
     pub fn reset_error_handler(&self) -> Result<()> {
         provider::error_callback(self.handle(), None)
+    }
+
+    /// Host addresses of the other nodes on the network, within so many hops [VIPL 3.7.6]; all that is found is one hop
+    /// away. On shared memory our own host is found while another program of it has joined the segment; on a network
+    /// without discovery the configured neighbours are told.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the NIC was closed underneath.
+    pub fn autodiscovery(&self, number_of_hops: u64) -> Result<Vec<HostAddress>> {
+        provider::autodiscovery(self.handle(), number_of_hops)
     }
 
     /// Starts the name service with a hosts file of its own, or with the system's [VIPL 3.9.1].

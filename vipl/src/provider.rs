@@ -4,6 +4,10 @@
 //! [`VipError::InvalidParameter`]. Each function names the clause of the guide
 //! that it implements.
 
+mod peer;
+
+pub use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,9 +16,9 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use fcvi_frame::connect::{Attributes, MAX_DISCRIMINATOR_BYTES};
 use fcvi_frame::flags::WireReliability;
 use pmd::config::{Config, NicConfig};
-use pmd::nic::{self, MemSettings};
-use pmd::work::{self, Queue};
-use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, ViSettings};
+use pmd::nic;
+use pmd::work::{self, Queue, WhenFull};
+use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 
 use crate::name_service::{NameService, NameServiceError};
 use crate::types::{
@@ -22,6 +26,14 @@ use crate::types::{
     HostAddress, MemAttributes, MemoryHandle, NetAddress, NicAttributes, NicHandle, PtagHandle,
     RawDescriptor, Result, Timeout, ViAttributes, ViHandle, ViInfo, ViState, VipError,
 };
+
+mod attributes;
+mod management;
+mod notify;
+
+pub use attributes::{set_mem_attributes, set_vi_attributes};
+pub use management::autodiscovery;
+pub use notify::{cq_notify, recv_notify, send_notify};
 
 thread_local! {
     static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
@@ -62,6 +74,7 @@ impl From<ControlError> for VipError {
             ControlError::Reject => Self::Reject,
             ControlError::NoMatch => Self::NoMatch,
             ControlError::NotReachable => Self::NotReachable,
+            ControlError::QueueEmpty => Self::DescriptorError,
         }
     }
 }
@@ -117,7 +130,10 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         max_discriminator_len: MAX_DISCRIMINATOR_BYTES as u16,
         max_register_bytes: config.max_registered_bytes.min(MOST),
         max_register_regions: u64::from(config.max_regions),
-        max_register_block_bytes: config.max_registered_bytes.min(MOST),
+        max_register_block_bytes: config
+            .max_region_bytes
+            .min(config.max_registered_bytes)
+            .min(MOST),
         max_vi: u64::from(config.max_vi),
         max_descriptors_per_queue: u64::from(config.max_descriptors_per_queue),
         max_segments_per_desc: u64::from(config.max_segments_per_descriptor),
@@ -127,7 +143,7 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         native_mtu: u64::from(info.native_mtu_bytes),
         max_ptags: u64::from(config.max_ptags),
         reliability_level_support: LEVELS_SUPPORTED,
-        rdma_read_support: 0,
+        rdma_read_support: RDMA_READ_LEVELS,
     })
 }
 
@@ -174,11 +190,7 @@ pub unsafe fn register_mem(
     length_bytes: u64,
     attributes: &MemAttributes,
 ) -> Result<MemoryHandle> {
-    let settings = MemSettings {
-        ptag: raw_tag(attributes.ptag),
-        rdma_write: attributes.rdma_write,
-        rdma_read: attributes.rdma_read,
-    };
+    let settings = attributes::mem_settings(attributes);
     // SAFETY: passed on from our caller.
     let handle = unsafe { nic::register(nic_handle.into_raw(), address, length_bytes, &settings) };
     Ok(MemoryHandle(handle?))
@@ -216,6 +228,12 @@ pub fn destroy_cq(cq: CqHandle) -> Result<()> {
     Ok(nic::destroy_cq(cq.into_raw())?)
 }
 
+/// Changes how many entries a completion queue holds at least (VIPL 3.6.3). What is in it stays,
+/// in its order; it always has an entry for every descriptor that can be posted on its work queues.
+pub fn resize_cq(cq: CqHandle, entries: u64) -> Result<()> {
+    Ok(nic::resize_cq(cq.into_raw(), entries)?)
+}
+
 /// Makes a VI (VIPL 3.2.1).
 pub fn create_vi(
     nic_handle: NicHandle,
@@ -223,20 +241,10 @@ pub fn create_vi(
     send_cq: Option<CqHandle>,
     recv_cq: Option<CqHandle>,
 ) -> Result<ViHandle> {
-    if attributes.qos != 0 {
-        return Err(VipError::InvalidQos);
-    }
-    let settings = ViSettings {
-        reliability: attributes.reliability,
-        max_transfer_bytes: attributes.max_transfer_bytes,
-        ptag: raw_tag(attributes.ptag),
-        rdma_write: attributes.rdma_write,
-        rdma_read: attributes.rdma_read,
-    };
     let cq = |cq: Option<CqHandle>| cq.map_or(0, CqHandle::into_raw);
     Ok(ViHandle::from_raw(nic::create_vi(
         nic_handle.into_raw(),
-        &settings,
+        &attributes::vi_settings(attributes),
         cq(send_cq),
         cq(recv_cq),
     )?))
@@ -260,7 +268,7 @@ pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
         attributes: ViAttributes {
             reliability: info.settings.reliability,
             max_transfer_bytes: info.settings.max_transfer_bytes,
-            qos: 0,
+            qos: info.settings.qos,
             ptag: tag(info.settings.ptag),
             rdma_write: info.settings.rdma_write,
             rdma_read: info.settings.rdma_read,
@@ -283,7 +291,7 @@ pub unsafe fn post_send(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    Ok(unsafe { work::post(vi.into_raw(), Queue::Send, descriptor, handle.0) }?)
+    unsafe { post(vi, Queue::Send, descriptor, handle, WhenFull::Break) }
 }
 
 /// Posts a descriptor on the receive queue (VIPL 3.5.4).
@@ -297,7 +305,23 @@ pub unsafe fn post_recv(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    Ok(unsafe { work::post(vi.into_raw(), Queue::Receive, descriptor, handle.0) }?)
+    unsafe { post(vi, Queue::Receive, descriptor, handle, WhenFull::Break) }
+}
+
+/// Posts a descriptor on a queue.
+///
+/// # Safety
+/// As for [`post_send`].
+#[inline]
+pub(crate) unsafe fn post(
+    vi: ViHandle,
+    queue: Queue,
+    descriptor: *mut RawDescriptor,
+    handle: MemoryHandle,
+    when_full: WhenFull,
+) -> Result<()> {
+    // SAFETY: passed on from our caller.
+    Ok(unsafe { work::post(vi.into_raw(), queue, descriptor, handle.0, when_full) }?)
 }
 
 #[inline]

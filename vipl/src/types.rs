@@ -29,7 +29,7 @@ pub enum VipError {
     InvalidQos = 8,
     /// The protection tag is invalid.
     InvalidPtag = 9,
-    /// RDMA reads are not supported.
+    /// RDMA reads are not supported at this reliability level.
     InvalidRdmaRead = 10,
     /// A descriptor completed with an error, or the queue is empty.
     DescriptorError = 11,
@@ -55,7 +55,7 @@ impl fmt::Display for VipError {
             Self::InvalidMtu => "the maximum transfer size is not supported or differs",
             Self::InvalidQos => "the quality of service is not supported or differs",
             Self::InvalidPtag => "the protection tag is invalid",
-            Self::InvalidRdmaRead => "RDMA reads are not supported",
+            Self::InvalidRdmaRead => "RDMA reads are not supported at this reliability level",
             Self::DescriptorError => "a descriptor completed with an error, or none is posted",
             Self::InvalidState => "not valid in the VI's state",
             Self::ErrorNameservice => "the name service does not know, or is not initialized",
@@ -113,11 +113,13 @@ pub struct MemoryHandle(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum ReliabilityLevel {
-    /// Unreliable Delivery.
+    /// Unreliable Delivery: what is lost is not noticed, and a connection outlives errors.
     Unreliable = 1,
-    /// Reliable Delivery.
+    /// Reliable Delivery: in order, once or not at all; an error breaks the connection. A send completes when it is on
+    /// its way.
     ReliableDelivery = 2,
-    /// Reliable Reception; not supported in this version.
+    /// Reliable Reception: as Reliable Delivery, but a send completes when the peer has placed it, or with what the
+    /// peer says of it.
     ReliableReception = 4,
 }
 
@@ -262,6 +264,15 @@ pub enum Done {
     Empty,
     /// The head is not complete.
     NotDone,
+}
+
+/// A descriptor that came off its queue for a notify handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// The descriptor, back with the program.
+    pub descriptor: *mut RawDescriptor,
+    /// Its status word, as in its control segment.
+    pub status: u32,
 }
 
 /// An entry of a completion queue.

@@ -4,14 +4,19 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use pmd::work::{Queue, WhenFull};
+
 use crate::cq::CompletionQueue;
 use crate::descriptor::{Completed, Descriptor, PostError, Status};
 use crate::nic::{NicShared, Ptag};
-use crate::sync::{AtomicU64, Ordering};
 use crate::{
-    Done, MemoryHandle, NetAddress, RawDescriptor, ReliabilityLevel, Result, Timeout, ViAttributes,
-    ViHandle, ViInfo, ViState, VipError, provider,
+    Done, NetAddress, NicHandle, RawDescriptor, ReliabilityLevel, Result, Returned, Timeout,
+    ViAttributes, ViHandle, ViInfo, ViState, VipError, provider,
 };
+
+mod change;
+
+pub use change::ViChange;
 
 /// The transfer size of a VI that asks for none: what every NIC allows.
 const DEFAULT_TRANSFER_BYTES: u64 = 64 * 1024;
@@ -62,7 +67,7 @@ impl ViBuilder {
         self
     }
 
-    /// Whether the peer may read this program's memory over this VI; not unless set.
+    /// Whether the peer may read this program's memory over this VI; not unless set, and not at unreliable delivery.
     pub fn rdma_read(mut self, enabled: bool) -> Self {
         self.rdma_read = enabled;
         self
@@ -84,7 +89,7 @@ impl ViBuilder {
     ///
     /// # Errors
     /// [`VipError::InvalidReliabilityLevel`], [`VipError::InvalidMtu`] and [`VipError::InvalidRdmaRead`] for what this
-    /// NIC does not support, [`VipError::InvalidParameter`] for a queue or a tag of another NIC,
+    /// NIC does not support (reads: at that level), [`VipError::InvalidParameter`] for a queue or a tag of another NIC,
     /// [`VipError::ErrorResource`] when there are `max_vi` already.
     pub fn build(self) -> Result<Vi> {
         let attributes = ViAttributes {
@@ -98,11 +103,8 @@ impl ViBuilder {
         let send_cq = self.send_cq.as_ref().map(CompletionQueue::handle);
         let recv_cq = self.recv_cq.as_ref().map(CompletionQueue::handle);
         let handle = provider::create_vi(self.nic.handle(), &attributes, send_cq, recv_cq)?;
-        let room = self.nic.attributes().max_descriptors_per_queue;
         Ok(Vi {
             handle,
-            send_queue: Room::new(room),
-            recv_queue: Room::new(room),
             ptag: self.ptag,
             _send_cq: self.send_cq,
             _recv_cq: self.recv_cq,
@@ -111,38 +113,25 @@ impl ViBuilder {
     }
 }
 
-/// Counts the descriptors that a work queue holds, so that none is posted beyond its limit: the provider would break
-/// the VI for it.
-struct Room {
-    max_descriptors: u64,
-    held: AtomicU64,
+/// The owner of a descriptor that a queue of a [`Vi`] gave back.
+#[inline]
+fn take_back(descriptor: *mut RawDescriptor, status: u32) -> Option<Completed> {
+    // A queue gives back what was posted, which is never null.
+    let raw = NonNull::new(descriptor)?;
+    // SAFETY: only `post` puts descriptors into the queues of a `Vi` (whoever posts to its handle by the provider's
+    // unsafe calls answers for it); the provider gives each back once, when it has finished.
+    let descriptor = unsafe { Descriptor::from_raw(raw) };
+    Some(Completed::new(descriptor, Status::from_raw(status)))
 }
 
-impl Room {
-    fn new(max_descriptors: u64) -> Self {
-        Self {
-            max_descriptors,
-            held: AtomicU64::new(0),
-        }
-    }
-
-    #[inline]
-    fn enter(&self) -> bool {
-        // Relaxed, here and in `leave`: a count with no partner. Descriptors are handed over by the provider's queue.
-        if self.held.fetch_add(1, Ordering::Relaxed) < self.max_descriptors {
-            return true;
-        }
-        self.leave();
-        false
-    }
-
-    #[inline]
-    fn leave(&self) {
-        self.held.fetch_sub(1, Ordering::Relaxed);
+/// What the provider calls in place of `handler`.
+fn give_back_to(
+    handler: impl FnOnce(Option<Completed>) + Send + 'static,
+) -> impl FnOnce(NicHandle, Option<Returned>) + Send + 'static {
+    move |_nic, returned| {
+        handler(returned.and_then(|Returned { descriptor, status }| take_back(descriptor, status)));
     }
 }
-
-type PostCall = unsafe fn(ViHandle, *mut RawDescriptor, MemoryHandle) -> Result<()>;
 
 /// A Virtual Interface.
 ///
@@ -151,8 +140,6 @@ type PostCall = unsafe fn(ViHandle, *mut RawDescriptor, MemoryHandle) -> Result<
 /// buffers, and destroys it.
 pub struct Vi {
     handle: ViHandle,
-    send_queue: Room,
-    recv_queue: Room,
     ptag: Ptag,
     // Dropped after the VI is destroyed, which is what they are kept for.
     _send_cq: Option<CompletionQueue>,
@@ -207,7 +194,7 @@ impl Vi {
         provider::disconnect(self.handle)
     }
 
-    /// Posts a send or an RDMA write [VIPL 3.5.1]. On a VI that is not connected it completes at once as flushed.
+    /// Posts a send, an RDMA write or an RDMA read [VIPL 3.5.1]. On a VI that is not connected it completes at once as flushed.
     ///
     /// # Errors
     /// Gives the descriptor back with [`VipError::ErrorResource`] when the queue holds `max_descriptors_per_queue`,
@@ -215,7 +202,7 @@ impl Vi {
     #[inline]
     pub fn post_send(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
         descriptor.format_send();
-        self.post(&self.send_queue, descriptor, provider::post_send)
+        self.post(Queue::Send, descriptor)
     }
 
     /// Posts a receive, also before the VI is connected [VIPL 3.5.4].
@@ -225,35 +212,24 @@ impl Vi {
     #[inline]
     pub fn post_recv(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
         descriptor.format_recv();
-        self.post(&self.recv_queue, descriptor, provider::post_recv)
+        self.post(Queue::Receive, descriptor)
     }
 
     #[inline]
-    fn post(
-        &self,
-        queue: &Room,
-        descriptor: Descriptor,
-        post: PostCall,
-    ) -> std::result::Result<(), PostError> {
+    fn post(&self, queue: Queue, descriptor: Descriptor) -> std::result::Result<(), PostError> {
         if *descriptor.ptag() != self.ptag {
             return Err(PostError {
                 error: VipError::InvalidPtag,
                 descriptor,
             });
         }
-        if !queue.enter() {
-            return Err(PostError {
-                error: VipError::ErrorResource,
-                descriptor,
-            });
-        }
         let (raw, handle) = descriptor.into_raw();
         // SAFETY: the raw descriptor lies in registered memory and describes registered memory; its owner was given away
         // with it, so that all of this lives and is left alone until the provider gives it back.
-        match unsafe { post(self.handle, raw.as_ptr(), handle) } {
+        match unsafe { provider::post(self.handle, queue, raw.as_ptr(), handle, WhenFull::Refuse) }
+        {
             Ok(()) => Ok(()),
             Err(error) => {
-                queue.leave();
                 // SAFETY: made by `into_raw` just now, and not taken by the provider.
                 let descriptor = unsafe { Descriptor::from_raw(raw) };
                 Err(PostError { error, descriptor })
@@ -268,7 +244,7 @@ impl Vi {
     /// [`VipError::NotDone`] when the head has not completed.
     #[inline]
     pub fn send_done(&self) -> Result<Option<Completed>> {
-        Self::reap(&self.send_queue, provider::send_done(self.handle)?)
+        Self::reap(provider::send_done(self.handle)?)
     }
 
     /// Takes the descriptor at the head of the receive queue when it has completed; never waits [VIPL 3.5.5]. `None`
@@ -278,7 +254,7 @@ impl Vi {
     /// As [`Self::send_done`].
     #[inline]
     pub fn recv_done(&self) -> Result<Option<Completed>> {
-        Self::reap(&self.recv_queue, provider::recv_done(self.handle)?)
+        Self::reap(provider::recv_done(self.handle)?)
     }
 
     /// Waits for the descriptor at the head of the send queue and takes it [VIPL 3.5.3]. `None` when the queue is empty.
@@ -287,7 +263,7 @@ impl Vi {
     /// [`VipError::Timeout`] when it has not completed in time, [`VipError::ErrorResource`] when the queue reports to a
     /// completion queue.
     pub fn send_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        Self::reap(&self.send_queue, provider::send_wait(self.handle, timeout)?)
+        Self::reap(provider::send_wait(self.handle, timeout)?)
     }
 
     /// Waits for the descriptor at the head of the receive queue and takes it [VIPL 3.5.6]. `None` when the queue is
@@ -296,22 +272,48 @@ impl Vi {
     /// # Errors
     /// As [`Self::send_wait`].
     pub fn recv_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        Self::reap(&self.recv_queue, provider::recv_wait(self.handle, timeout)?)
+        Self::reap(provider::recv_wait(self.handle, timeout)?)
+    }
+
+    /// Has `handler` called once, with the next descriptor that the send queue gives back, on a thread of the queue's
+    /// own [VIPL 3.5.9]. Several handlers are called in the order in which they were given, one descriptor each; when
+    /// the queue becomes empty, those that are left are called with `None`.
+    ///
+    /// A handler may make any call: post, ask to be called again, disconnect, drop the VI. It may own the VI by an
+    /// `Arc`, which keeps the VI until it is called: [`Self::disconnect`] sees to that, since everything posted comes
+    /// back. When the VI is dropped, handlers that were not called are dropped; one that is being called has returned
+    /// when the drop has, unless that drop is part of a handler. While handlers wait, `send_done` and `send_wait` may
+    /// take descriptors from under them.
+    ///
+    /// # Errors
+    /// [`VipError::DescriptorError`] when nothing is posted; [`VipError::ErrorResource`] when the queue reports to a
+    /// completion queue, when `max_notifies_per_queue` handlers wait already, or when no thread can be started.
+    pub fn send_notify(
+        &self,
+        handler: impl FnOnce(Option<Completed>) + Send + 'static,
+    ) -> Result<()> {
+        provider::send_notify(self.handle, give_back_to(handler))
+    }
+
+    /// As [`Self::send_notify`], of the receive queue [VIPL 3.5.10].
+    ///
+    /// # Errors
+    /// As for [`Self::send_notify`].
+    pub fn recv_notify(
+        &self,
+        handler: impl FnOnce(Option<Completed>) + Send + 'static,
+    ) -> Result<()> {
+        provider::recv_notify(self.handle, give_back_to(handler))
     }
 
     #[inline]
-    fn reap(queue: &Room, done: Done) -> Result<Option<Completed>> {
+    fn reap(done: Done) -> Result<Option<Completed>> {
         match done {
             Done::Empty => Ok(None),
             Done::NotDone => Err(VipError::NotDone),
-            Done::Completed { descriptor, status } => {
-                queue.leave();
-                let raw = NonNull::new(descriptor).ok_or(VipError::DescriptorError)?;
-                // SAFETY: only `post` puts descriptors into the queues of this VI (whoever posts to its handle by the
-                // provider's unsafe calls answers for it); the provider gives each back once, when it has finished.
-                let descriptor = unsafe { Descriptor::from_raw(raw) };
-                Ok(Some(Completed::new(descriptor, Status::from_raw(status))))
-            }
+            Done::Completed { descriptor, status } => take_back(descriptor, status)
+                .map(Some)
+                .ok_or(VipError::DescriptorError),
         }
     }
 }

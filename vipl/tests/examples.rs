@@ -47,15 +47,19 @@ impl Drop for Run {
 
 #[test]
 fn echo_clients_get_back_what_they_sent() {
+    echo_through("echo_server");
+}
+
+#[test]
+fn echo_clients_get_back_what_they_sent_to_handlers() {
+    echo_through("echo_notify");
+}
+
+fn echo_through(server: &str) {
     const CLIENTS: usize = 3;
-    let mut run = Run::new("echo");
+    let mut run = Run::new(server);
     let count = CLIENTS.to_string();
-    run.server = Some(
-        run.example("echo_server")
-            .args(["-c", &count])
-            .spawn()
-            .unwrap(),
-    );
+    run.server = Some(run.example(server).args(["-c", &count]).spawn().unwrap());
     let clients: Vec<Child> = (0..CLIENTS)
         .map(|_| {
             let mut client = run.example("echo_client");
@@ -112,4 +116,25 @@ fn rdma_writes_arrive_as_they_were_sent() {
         said.contains("the flag is set") && said.contains("Some(42)"),
         "{said}"
     );
+}
+
+/// Four parts, of which each pair meets; whoever is started later finds the others waiting.
+#[test]
+fn parts_of_a_program_connect_with_each_other() {
+    const PARTS: usize = 4;
+    let run = Run::new("peers");
+    let parts: Vec<Child> = (0..PARTS)
+        .map(|rank| {
+            let words = [rank, PARTS].map(|number| number.to_string());
+            let mut part = run.example("peers");
+            part.args(words).stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for (rank, part) in parts.into_iter().enumerate() {
+        let output = part.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        let expected = format!("peers: part {rank} of {PARTS}: the sum is 6\n");
+        assert_eq!(said, expected);
+    }
 }

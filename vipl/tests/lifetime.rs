@@ -6,10 +6,13 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    End, PATIENCE, SecondProcess, WAIT, connect, is_child, open, pair, persist,
+    End, PATIENCE, SecondProcess, WAIT, connect, is_child, open, open_as, pair, persist,
     unique_discriminator,
 };
-use vipl::{ErrorCode, MemAttributes, Nic, RdmaAccess, Timeout, ViState, VipError};
+use vipl::{
+    CompletedOperation, ErrorCode, MemAttributes, Nic, Operation, RdmaAccess, ReliabilityLevel,
+    RemoteBuffer, Timeout, ViState, VipError,
+};
 
 #[test]
 fn a_full_queue_gives_the_descriptor_back_and_stays_whole() {
@@ -330,4 +333,79 @@ fn a_process_that_exits_with_everything_open_leaves_a_clean_house() {
             .unwrap_err(),
         VipError::Timeout
     );
+}
+
+#[test]
+fn reads_of_a_killed_peer_are_flushed() {
+    be_killed_or_survive(
+        "reads_of_a_killed_peer_are_flushed",
+        ReliabilityLevel::ReliableDelivery,
+    );
+}
+
+#[test]
+fn reads_of_a_peer_killed_at_reliable_reception_are_flushed() {
+    be_killed_or_survive(
+        "reads_of_a_peer_killed_at_reliable_reception_are_flushed",
+        ReliabilityLevel::ReliableReception,
+    );
+}
+
+/// A target that is killed with reads under way, and its reader: the two processes of a test.
+fn be_killed_or_survive(test: &str, level: ReliabilityLevel) {
+    const BYTES: usize = 65_536;
+    let name = format!("killed-{}", level as u16);
+    let name = name.as_bytes();
+    if is_child() {
+        let readable = RdmaAccess {
+            write: false,
+            read: true,
+        };
+        let victim = End::with(|vi| vi.reliability(level).rdma_read(true));
+        let own = victim.nic.local_address(b"victim").unwrap();
+        let address = victim.nic.local_address(name).unwrap();
+        let memory = victim
+            .nic
+            .create_rdma_region(BYTES, &victim.ptag, readable)
+            .unwrap();
+        memory.write(0, &[0x5A; BYTES]);
+        persist(|| victim.vi.connect(&own, &address, WAIT)).unwrap();
+        let told = memory.remote_buffer().to_bytes();
+        victim.send(victim.message(&told)).ok().unwrap();
+        loop {
+            thread::park();
+        }
+    }
+    let nic = open_as(|config| config.ulp_timeout_ms = Some(600_000));
+    let survivor = End::on(nic, |vi| vi.reliability(level));
+    for size in [RemoteBuffer::BYTES, 8] {
+        survivor.vi.post_recv(survivor.room(size)).unwrap();
+    }
+    let address = survivor.nic.local_address(name).unwrap();
+    let mut victim = SecondProcess::start(test);
+    let mut request = survivor.nic.connect_wait(&address, WAIT).unwrap();
+    request.accept(&survivor.vi).unwrap();
+    let told = survivor.recv().ok().unwrap();
+    let remote = RemoteBuffer::from_bytes(told.first_bytes().try_into().unwrap());
+    // It serves nothing any more, and is not gone yet.
+    victim.stop();
+    for _ in 0..3 {
+        let mut read = survivor.room(BYTES);
+        read.set_operation(Operation::RdmaRead(remote));
+        survivor.vi.post_send(read).unwrap();
+    }
+    survivor.vi.post_send(survivor.message(b"behind")).unwrap();
+    for _ in 0..100 {
+        assert_eq!(survivor.vi.send_done().unwrap_err(), VipError::NotDone);
+    }
+    victim.kill();
+    assert_eq!(survivor.errors.next_of(&survivor.vi), ErrorCode::ConnLost);
+    for number in 0..4 {
+        let flushed = survivor.vi.send_wait(WAIT).unwrap().unwrap();
+        assert!(flushed.status.is_flushed(), "number {number}");
+        let is_read = flushed.status.operation() == CompletedOperation::RdmaRead;
+        assert_eq!(is_read, number < 3);
+        assert!(!is_read || flushed.descriptor.buffer(0).iter().all(|byte| *byte == 0));
+    }
+    assert!(survivor.recv().status.is_flushed());
 }

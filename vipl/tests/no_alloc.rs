@@ -6,8 +6,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::time::Instant;
 
-use common::{PATIENCE, pair, pattern};
-use vipl::{Completed, Descriptor, Result, VipError};
+use common::{End, PATIENCE, connect, pattern};
+use vipl::{Completed, Descriptor, Operation, RdmaAccess, ReliabilityLevel, Result, VipError};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -49,23 +49,79 @@ fn poll(mut done: impl FnMut() -> Result<Option<Completed>>) -> Descriptor {
     }
 }
 
+/// Two ends of this level that may read each other.
+fn ends(level: ReliabilityLevel) -> (End, End) {
+    let ends = [(); 2].map(|()| End::with(|vi| vi.reliability(level).rdma_read(true)));
+    let [client, server] = ends;
+    connect(&client, &server);
+    (client, server)
+}
+
+const LEVELS: [ReliabilityLevel; 2] = [
+    ReliabilityLevel::ReliableDelivery,
+    ReliabilityLevel::ReliableReception,
+];
+
+/// What this thread allocates while something is done often, after it was done a few times.
+fn allocations_of(mut exchange: impl FnMut(usize)) -> u64 {
+    exchange(10);
+    let before = ALLOCATIONS.get();
+    exchange(500);
+    ALLOCATIONS.get() - before
+}
+
 #[test]
 fn messages_allocate_nothing() {
-    let (client, server) = pair();
-    for size in [8, 4096, 65_536] {
-        let mut send = Some(client.message(&pattern(0, size)));
-        let mut recv = Some(server.room(size));
-        let mut exchange = |messages| {
-            for _ in 0..messages {
-                server.vi.post_recv(recv.take().unwrap()).unwrap();
-                client.vi.post_send(send.take().unwrap()).unwrap();
-                recv = Some(poll(|| server.vi.recv_done()));
-                send = Some(poll(|| client.vi.send_done()));
-            }
+    for level in LEVELS {
+        let (client, server) = ends(level);
+        for size in [8, 4096, 65_536] {
+            let mut send = Some(client.message(&pattern(0, size)));
+            let mut recv = Some(server.room(size));
+            let counted = allocations_of(|messages| {
+                for _ in 0..messages {
+                    server.vi.post_recv(recv.take().unwrap()).unwrap();
+                    client.vi.post_send(send.take().unwrap()).unwrap();
+                    recv = Some(poll(|| server.vi.recv_done()));
+                    send = Some(poll(|| client.vi.send_done()));
+                }
+            });
+            assert_eq!(counted, 0, "{level:?}, {size} bytes");
+        }
+    }
+}
+
+#[test]
+fn reads_allocate_nothing() {
+    const AT_A_TIME: usize = 20;
+    for level in LEVELS {
+        let (reader, target) = ends(level);
+        let readable = RdmaAccess {
+            write: false,
+            read: true,
         };
-        exchange(10);
-        let before = ALLOCATIONS.get();
-        exchange(500);
-        assert_eq!(ALLOCATIONS.get() - before, 0, "{size} bytes");
+        let memory = target
+            .nic
+            .create_rdma_region(65_536, &target.ptag, readable)
+            .unwrap();
+        for size in [8, 4096, 65_536] {
+            // More at a time than the target serves.
+            let mut reads = Vec::with_capacity(AT_A_TIME);
+            for _ in 0..AT_A_TIME {
+                let mut read = reader.room(size);
+                read.set_operation(Operation::RdmaRead(memory.remote_buffer()));
+                reads.push(read);
+            }
+            let counted = allocations_of(|messages| {
+                for _ in 0..messages / 10 {
+                    for read in reads.drain(..) {
+                        reader.vi.post_send(read).unwrap();
+                    }
+                    while reads.len() < AT_A_TIME {
+                        reads.push(poll(|| reader.vi.send_done()));
+                    }
+                }
+            });
+            assert_eq!(counted, 0, "{level:?}, {size} bytes");
+        }
     }
 }

@@ -246,3 +246,81 @@ fn a_thousand_openings_leave_nothing_behind() {
     assert!(grown_kib < 2048, "{grown_kib} KiB in a thousand openings");
     drop(kept);
 }
+
+/// Two NICs with a VI each: connects them, sends, and closes both with everything still open, or taken down in order.
+fn open_use_and_close(in_order: bool) {
+    use common::raw::{RawEnd, connect};
+    let end = |takeover_us| {
+        RawEnd::new(&config(|config| {
+            config.takeover_us = takeover_us;
+            // A server that the scheduler keeps from answering is waited for.
+            config.silent_port_ms = Some(20_000);
+        }))
+    };
+    let (client, server) = (end(1000), end(1001));
+    for end in [&client, &server] {
+        // Whoever is closed second loses its connection.
+        vip::error_callback(end.nic, Some(Box::new(|_| ()))).unwrap();
+    }
+    connect(&client, &server);
+    for slot in 0..4 {
+        server.post_recv(slot, &[server.segment(slot * 64, 64)]);
+    }
+    client.post_recv(1, &[client.segment(0, 8)]);
+    client.post_send(0, &[client.segment(64, 64)]);
+    assert_eq!((client.sent(), server.received()).0 & 0xFFFE, 0);
+    if in_order {
+        for end in [&client, &server] {
+            vip::disconnect(end.vi).unwrap();
+            while let vipl::Done::Completed { .. } = vip::recv_done(end.vi).unwrap() {}
+            vip::destroy_vi(end.vi).unwrap();
+            vip::deregister_mem(end.nic, end.memory.at(0), end.handle).unwrap();
+            vip::destroy_ptag(end.nic, end.ptag.unwrap()).unwrap();
+        }
+    }
+}
+
+/// The files of a segment: one, its lock, and one for each station.
+fn segment_files(name: &str) -> usize {
+    let Ok(shared) = std::fs::read_dir("/dev/shm") else {
+        return 0;
+    };
+    let ends = format!("-{name}");
+    shared
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.to_str().is_some_and(|path| path.ends_with(&ends)))
+        .map(|path| std::fs::read_dir(path).map_or(0, |files| files.count()))
+        .sum()
+}
+
+#[test]
+fn a_thousand_openings_that_were_used_leave_nothing_behind() {
+    const TEST: &str = "a_thousand_openings_that_were_used_leave_nothing_behind";
+    if !is_child() {
+        SecondProcess::start_with(TEST, |command| {
+            // Where the files can be counted.
+            command.env_remove("XDG_RUNTIME_DIR");
+            command.env("VIPL_TEST_SEGMENT", format!("used-{}", std::process::id()));
+        })
+        .join();
+        return;
+    }
+    // A third station keeps the segment, so that what the others leave in it would stay.
+    let kept = open();
+    let alone = segment_files(&segment());
+    assert!(alone > 0, "the segment is found");
+    for round in 0..50 {
+        open_use_and_close(round % 2 == 0);
+    }
+    let (before, resident) = (Held::now(), resident_kib());
+    for round in 0..1000 {
+        open_use_and_close(round % 2 == 0);
+    }
+    assert_eq!(Held::now(), before);
+    assert_eq!(segment_files(&segment()), alone);
+    let grown_kib = resident_kib().saturating_sub(resident);
+    assert!(grown_kib < 2048, "{grown_kib} KiB in a thousand openings");
+    assert_eq!(kept.autodiscovery(1), Ok(vec![]), "nobody is left");
+    drop(kept);
+    assert_eq!(segment_files(&segment()), 0);
+}

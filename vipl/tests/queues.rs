@@ -401,8 +401,8 @@ fn a_malformed_descriptor_is_told_by_its_status() {
         ("an operation that is none", status::FORMAT_ERROR, |head| {
             head.control = 3
         }),
-        ("a read", status::FORMAT_ERROR, |head| {
-            head.control = control::OP_RDMA_READ
+        ("a fence and an operation", status::FORMAT_ERROR, |head| {
+            head.control = control::QFENCE | 3
         }),
         (
             "a length that is not the sum",

@@ -7,7 +7,7 @@ use std::time::Instant;
 use common::{End, PATIENCE, SecondProcess, WAIT, connect, is_child, pattern, persist};
 use vipl::{
     CompletedOperation, ErrorCode, Operation, RdmaAccess, RdmaRegion, ReliabilityLevel,
-    RemoteBuffer, ViState, VipError,
+    RemoteBuffer, ViState,
 };
 
 const WRITABLE: RdmaAccess = RdmaAccess {
@@ -266,22 +266,6 @@ fn a_refused_write_leaves_an_unreliable_vi_connected() {
         .is_ok()
     );
     spin_until(&memory, 56, 7);
-}
-
-#[test]
-fn reads_are_not_offered_where_the_nic_says_so() {
-    let end = End::new();
-    assert_eq!(end.nic.attributes().rdma_read_support, 0);
-    let readable = RdmaAccess {
-        write: false,
-        read: true,
-    };
-    let refused = end.nic.create_rdma_region(64, &end.ptag, readable);
-    assert_eq!(refused.unwrap_err(), VipError::InvalidRdmaRead);
-    assert_eq!(
-        end.nic.vi(&end.ptag).rdma_read(true).build().unwrap_err(),
-        VipError::InvalidRdmaRead
-    );
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub struct Shape {
     pub recv_bytes: u32,
 }
 
-/// What the peer must know to write into an endpoint's memory.
+/// What the peer must know to reach an endpoint's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteMemory {
     /// The memory handle.
@@ -35,6 +35,10 @@ pub struct RemoteMemory {
     pub recv_address: u64,
     /// Distance of the receive buffers.
     pub recv_stride_bytes: u64,
+    /// Address of the first send buffer.
+    pub send_address: u64,
+    /// Distance of the send buffers.
+    pub send_stride_bytes: u64,
 }
 
 impl RemoteMemory {
@@ -43,9 +47,15 @@ impl RemoteMemory {
     pub fn buffer(&self, index: u32) -> u64 {
         self.recv_address + u64::from(index) * self.recv_stride_bytes
     }
+
+    /// Address of a send buffer.
+    #[inline]
+    pub fn source(&self, index: u32) -> u64 {
+        self.send_address + u64::from(index) * self.send_stride_bytes
+    }
 }
 
-/// Where an RDMA write goes.
+/// Where an RDMA write goes, or a read comes from.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
     /// The peer's memory handle.
@@ -156,8 +166,12 @@ mod tests {
             credit_address: 4096,
             recv_address: 8192,
             recv_stride_bytes: 128,
+            send_address: 16384,
+            send_stride_bytes: 64,
         };
         assert_eq!(memory.buffer(0), 8192);
         assert_eq!(memory.buffer(3), 8576);
+        assert_eq!(memory.source(0), 16384);
+        assert_eq!(memory.source(3), 16576);
     }
 }

@@ -7,17 +7,19 @@
 //!   Held --accept--> Accepting --RESP2--> (the VI is Connected)
 //!    |  |                |
 //!    |  |                +-- no RESP2 in FCVI_ULP_TIMEOUT, client gave up --> forgotten
-//!    |  +--reject--> Rejected (a repeated request is answered alike) --> forgotten
+//!    |  +--reject--> Refused (a repeated request is answered alike) --> forgotten
 //!    +-- client gave up, its port went --> Void (kept until the consumer lets go)
 //! ```
 
 mod incoming;
 mod listen;
+mod peer;
 
 pub(crate) use incoming::Incoming;
 pub(crate) use listen::Listener;
 
 use fcvi_frame::connect::{Attributes, ConnectResponse, NetAddress};
+use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
@@ -63,14 +65,14 @@ impl Engine {
         match self.incoming_mut(conn).map(|i| i.state) {
             Some(IncomingState::Held) => {
                 self.refuse_held(conn, ConnectReason::Rejected, host);
-                self.remember_rejected(now_ns, conn);
+                self.remember_refused(now_ns, conn, ConnectReason::Rejected);
                 Ok(())
             }
             Some(IncomingState::Void) => {
                 self.forget(conn);
                 Ok(())
             }
-            Some(IncomingState::Accepting(_) | IncomingState::Rejected) | None => {
+            Some(IncomingState::Accepting(_) | IncomingState::Refused(_)) | None => {
                 Err(ConnectError::Invalid)
             }
         }
@@ -97,7 +99,7 @@ impl Engine {
             .clone();
         match incoming.state {
             IncomingState::Held => {}
-            IncomingState::Accepting(_) | IncomingState::Rejected => {
+            IncomingState::Accepting(_) | IncomingState::Refused(_) => {
                 return Err(ConnectError::Invalid);
             }
             IncomingState::Void => {
@@ -118,25 +120,31 @@ impl Engine {
             connection_id: incoming.connection_id,
             at: incoming.answer_at,
             originator: false,
+            mode: ConnectMode::ClientServer,
             exchange_open: false,
             remote: incoming.attributes,
         };
         self.bind(now_ns, vi, link, first_msg_id, incoming.first_msg_id);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.handle = handle;
-            ep.outcome = None;
+            ep.forget_outcomes();
         }
         if let Some(incoming) = self.incoming_mut(conn) {
             incoming.state = IncomingState::Accepting(vi);
         }
         host.set_state(vi, EndpointState::ConnectPending);
+        self.await_response2(now_ns, vi, host);
+        Ok(())
+    }
+
+    /// RESP1 accepts, and RESP2 is waited for.
+    fn await_response2<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
         let sent = self.send_response1_accept(vi, host);
-        let wait = self.await_from(now_ns, sent);
+        let wait = self.await_from(now_ns, vi, sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse2(wait);
         }
         self.arm_connect_timer(vi);
-        Ok(())
     }
 
     /// RESP1 "accepted" on the newest exchange of the request. False if there was no room.
@@ -148,22 +156,30 @@ impl Engine {
             return false;
         };
         let first_msg_id = tx.next_msg_id;
-        let asked_for = self
-            .incoming
-            .iter()
-            .flatten()
-            .find(|i| i.state == IncomingState::Accepting(vi));
+        let asked_for = match &ep.peer_request {
+            Some(request) => request.found_at(),
+            None => self
+                .incoming
+                .iter()
+                .flatten()
+                .find(|i| i.state == IncomingState::Accepting(vi))
+                .map_or_else(NetAddress::default, |i| i.remote),
+        };
+        let reason = match link.mode {
+            ConnectMode::ClientServer => ConnectReason::Accepted,
+            ConnectMode::PeerToPeer => ConnectReason::YoursWins,
+        };
         let mut payload = [0u8; ConnectResponse::BYTES];
         ConnectResponse {
             vi_handle: ep.handle,
-            responder: asked_for.map(|i| i.remote).unwrap_or_default(),
+            responder: asked_for,
             attributes: self.attributes_of(&ep.params),
         }
         .emit(&mut payload);
         let f_ctl = profile::F_CTL_CONNECT_RESPONSE1;
         let mut iu = Self::link_iu(&link, Opcode::ConnectResponse1, f_ctl);
         iu.msg_id = first_msg_id;
-        iu.parameter = connect_parameter::pack(ConnectStatus::GoOn, ConnectReason::Accepted);
+        iu.parameter = connect_parameter::pack(ConnectStatus::GoOn, reason);
         self.send_connection_iu(&iu, &payload, host)
     }
 
@@ -201,7 +217,7 @@ impl Engine {
         };
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Connected;
-            ep.outcome = Some(Ok(remote));
+            ep.conclude(Ok(remote));
         }
         self.forget_accepting(vi);
         self.arm_connect_timer(vi);

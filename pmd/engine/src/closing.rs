@@ -133,6 +133,7 @@ impl Engine {
             flags: disconnect::REPLY_EXPECTED | error,
             msg_id: 0,
             parameter: farewell.reason.to_parameter(),
+            port_name: 0,
             connection_id: farewell.connection_id,
         };
         if self.send_connection_iu(&iu, &[], host) {
@@ -161,6 +162,13 @@ impl Engine {
             if self.closing[index].is_some_and(|c| c.farewell.peer == peer) {
                 self.forget_closing(now_ns, index);
             }
+        }
+    }
+
+    /// Nobody can be told anything any more.
+    pub(crate) fn forget_all_closing(&mut self, now_ns: u64) {
+        for index in 0..self.closing.len() {
+            self.forget_closing(now_ns, index);
         }
     }
 

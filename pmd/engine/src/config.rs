@@ -4,6 +4,8 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
 
+/// The most that one VI can have in flight, and keep for its peer.
+const MAX_IN_FLIGHT: u32 = 256;
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -28,6 +30,10 @@ pub struct EngineConfig {
     pub ulp_timeout_ns: u64,
     /// After another port of the same host answered NO_MATCH, how long a silent one is waited for.
     pub silent_port_ns: u64,
+    /// A peer request that was not answered with a connection is sent again after so long, then
+    /// after four times that, and so on up to a quarter of FCVI_ULP_TIMEOUT; so are the other
+    /// IUs of a peer-to-peer connection. Not 0.
+    pub peer_retry_ns: u64,
     /// Ask a peer with open connections that it is still there when it was silent for so long;
     /// 0 if the port itself reports stations that go.
     pub probe_interval_ns: u64,
@@ -39,6 +45,12 @@ pub struct EngineConfig {
     pub max_closing: u32,
     /// A message ID further ahead than this is not believed.
     pub message_window: u32,
+    /// RDMA reads of a peer that one VI keeps at a time, 1 to 256. Told to the peer, which
+    /// asks no more; one that does breaks its connection.
+    pub max_reads_accepted: u16,
+    /// Descriptors that one VI has in flight at a time, 1 to 256, and responses that it may
+    /// owe its peer. More are sent when earlier ones complete.
+    pub max_unanswered: u32,
 }
 
 impl EngineConfig {
@@ -54,11 +66,36 @@ impl EngineConfig {
             r_a_tov_ns: u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
             ulp_timeout_ns: 2 * u64::from(profile::R_A_TOV_MS) * NS_PER_MS,
             silent_port_ns: 100 * NS_PER_MS,
+            peer_retry_ns: 10 * NS_PER_MS,
             probe_interval_ns: 0,
             max_vi: 1024,
             max_incoming: 256,
             max_closing: 1024,
             message_window: 1 << 24,
+            max_reads_accepted: 16,
+            max_unanswered: 64,
         }
+    }
+
+    /// A request is sent four times in FCVI_ULP_TIMEOUT.
+    pub(crate) const fn retry_interval_ns(&self) -> u64 {
+        self.ulp_timeout_ns / 4
+    }
+
+    /// The interval of repetitions after this one.
+    pub(crate) fn slower(&self, interval_ns: u64) -> u64 {
+        interval_ns
+            .saturating_mul(4)
+            .min(self.retry_interval_ns().max(interval_ns))
+    }
+
+    /// `max_reads_accepted` within its limits.
+    pub(crate) fn reads_accepted(&self) -> u16 {
+        self.max_reads_accepted.clamp(1, MAX_IN_FLIGHT as u16)
+    }
+
+    /// `max_unanswered` within its limits.
+    pub(crate) fn unanswered(&self) -> usize {
+        self.max_unanswered.clamp(1, MAX_IN_FLIGHT) as usize
     }
 }

@@ -12,11 +12,16 @@
 //! same connection ID until the consumer's time-out; RESP1 and RESP2 likewise,
 //! on their exchange, until FCVI_ULP_TIMEOUT is over or what follows shows that
 //! they arrived.
+//!
+//! Peer to peer both sides are originators, until one of them answers the other's
+//! RQST; `peer` says which. Their IUs are repeated sooner.
 
+mod peer;
 mod request;
 mod response;
 
-pub(crate) use request::ClientAttempt;
+pub(crate) use peer::{PeerRequest, Rank};
+pub(crate) use request::Attempt;
 
 use fcvi_frame::connect::{Attributes, NetAddress};
 use fcvi_frame::fc::{FCtl, NPortId};
@@ -80,6 +85,13 @@ pub struct ConnectCommand<'a> {
     pub timeout_ns: Option<u64>,
 }
 
+impl ConnectCommand<'_> {
+    /// When to give up.
+    fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        self.timeout_ns.map(|t| now_ns.saturating_add(t))
+    }
+}
+
 impl Engine {
     /// Our attributes as they go into connect IUs.
     pub(crate) fn attributes_of(&self, params: &ViParams) -> Attributes {
@@ -92,7 +104,11 @@ impl Engine {
             max_transfer_bytes: params.max_transfer_bytes,
             qos_class: profile::QOS_CLASS_3,
             cs_ctl: profile::CS_CTL,
-            max_reads: 0,
+            max_reads: if params.rdma_read {
+                self.config.reads_accepted()
+            } else {
+                0
+            },
             receive_data_field_bytes: self.config.data_field_bytes,
         }
     }
@@ -114,23 +130,35 @@ impl Engine {
 
     /// A request is sent four times in FCVI_ULP_TIMEOUT.
     pub(crate) fn retry_interval_ns(&self) -> u64 {
-        self.config.ulp_timeout_ns / 4
+        self.config.retry_interval_ns()
     }
 
-    /// A response is waited for from now on; what asks for it was `sent`, or had no room.
-    pub(crate) fn await_from(&self, now_ns: u64, sent: bool) -> Await {
-        Await {
-            asked: sent,
-            next_retry_ns: now_ns + self.next_try_in_ns(sent),
-            deadline_ns: now_ns + self.config.ulp_timeout_ns,
-        }
+    /// This VI waits for a response from now on; what asks for it was `sent`, or had no room.
+    pub(crate) fn await_from(&self, now_ns: u64, vi: ViIndex, sent: bool) -> Await {
+        let peer = self.endpoint(vi).and_then(|ep| ep.peer_request.as_ref());
+        let interval_ns = match peer {
+            Some(_) => self.config.peer_retry_ns,
+            None => self.retry_interval_ns(),
+        };
+        let given_up_ns = peer.and_then(|p| p.deadline_ns()).unwrap_or(u64::MAX);
+        let mut wait = Await {
+            asked: false,
+            interval_ns,
+            next_retry_ns: now_ns,
+            deadline_ns: given_up_ns.min(now_ns + self.config.ulp_timeout_ns),
+        };
+        self.note_asked(now_ns, &mut wait, sent);
+        wait
     }
 
-    fn next_try_in_ns(&self, sent: bool) -> u64 {
+    /// What asks for a response was sent now, or had no room.
+    fn note_asked(&self, now_ns: u64, wait: &mut Await, sent: bool) {
         if sent {
-            self.retry_interval_ns()
+            wait.asked = true;
+            wait.next_retry_ns = now_ns + wait.interval_ns;
+            wait.interval_ns = self.config.slower(wait.interval_ns);
         } else {
-            NO_ROOM_RETRY_NS
+            wait.next_retry_ns = now_ns + NO_ROOM_RETRY_NS;
         }
     }
 
@@ -144,21 +172,15 @@ impl Engine {
         first_msg_id: u32,
         expected: u32,
     ) {
-        let own = self.config.n_port_id;
-        let data_field = self
-            .config
-            .data_field_bytes
-            .min(link.remote.receive_data_field_bytes);
         let peer_index = self.adopt_peer(now_ns, link.peer);
+        let Some(level) = self.level_of(vi) else {
+            return;
+        };
+        let tx = TxStream::new(&self.config, &link, level, first_msg_id);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        ep.tx = Some(Box::new(TxStream::new(
-            own,
-            &link,
-            first_msg_id,
-            data_field,
-        )));
+        ep.tx = Some(Box::new(tx));
         ep.rx = RxStream {
             expected,
             timer_set: ep.rx.timer_set,
@@ -188,9 +210,10 @@ impl Engine {
             opcode,
             f_ctl,
             handle: link.peer_handle,
-            flags: 0,
+            flags: link.mode.to_flags(),
             msg_id: 0,
             parameter: 0,
+            port_name: 0,
             connection_id: link.connection_id,
         }
     }
@@ -243,17 +266,17 @@ impl Engine {
         if sent && wait.asked {
             self.counters.count(Counter::Retries);
         }
-        let next_retry_ns = now_ns + self.next_try_in_ns(sent);
+        let mut next = wait;
+        self.note_asked(now_ns, &mut next, sent);
         if let Some(Phase::AwaitResponse3(wait) | Phase::AwaitResponse2(wait)) =
             self.endpoint_mut(vi).map(|ep| &mut ep.phase)
         {
-            wait.asked |= sent;
-            wait.next_retry_ns = next_retry_ns;
+            *wait = next;
         }
     }
 
-    /// A connection that was half made is given up. The VI is Idle again; receives posted
-    /// on it stay. `told`: why, if the other end must hear of it.
+    /// A connection that was half made is given up. The VI is Idle again, or in the peer
+    /// pool; receives posted on it stay. `told`: why, if the other end must hear of it.
     pub(crate) fn end_pending<H: Host>(
         &mut self,
         now_ns: u64,
@@ -264,9 +287,12 @@ impl Engine {
     ) {
         self.unlink(now_ns, vi, told, host);
         self.forget_accepting(vi);
+        if self.return_to_pool(now_ns, vi, host) {
+            return;
+        }
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Idle;
-            ep.outcome = Some(Err(error));
+            ep.conclude(Err(error));
         }
         self.arm_connect_timer(vi);
         host.set_state(vi, EndpointState::Idle);

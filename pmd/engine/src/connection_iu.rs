@@ -68,6 +68,8 @@ pub(crate) struct ConnectionIu {
     pub(crate) flags: u8,
     pub(crate) msg_id: u32,
     pub(crate) parameter: u32,
+    /// N_Port_Name of who asks, in a peer-to-peer RQST; else 0.
+    pub(crate) port_name: u64,
     pub(crate) connection_id: u32,
 }
 
@@ -103,7 +105,7 @@ impl Engine {
                 flags: iu.flags,
                 msg_id: iu.msg_id,
                 parameter: iu.parameter,
-                rmt_va: 0,
+                rmt_va: iu.port_name,
                 rmt_va_handle: 0,
                 tot_len: iu.connection_id,
             }),

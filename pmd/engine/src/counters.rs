@@ -28,6 +28,10 @@ counters! {
     RxMessages => "rx_messages",
     /// Data frames accepted.
     RxFrames => "rx_frames",
+    /// Responses sent, the last data of an RDMA read among them.
+    TxResponses => "tx_responses",
+    /// Responses that completed what was in flight, or refused it.
+    RxResponses => "rx_responses",
     /// Not an FCoE frame, or a malformed one.
     DropMalformed => "drop_malformed",
     /// The CRC of the FC frame is wrong.
@@ -58,11 +62,21 @@ counters! {
     DropDiscarded => "drop_discarded",
     /// A message for which no receive descriptor was posted.
     DropNoDescriptor => "drop_no_descriptor",
-    /// An RDMA write that was refused.
+    /// An RDMA write or read that was refused.
     DropRdmaProtection => "drop_rdma_protection",
+    /// An RDMA read beyond the number that the peer was told.
+    DropTooManyReads => "drop_too_many_reads",
+    /// A response to nothing that is in flight.
+    DropStrayResponse => "drop_stray_response",
     /// Messages that never came.
     LostMessages => "lost_messages",
-    /// Messages that lacked a frame.
+    /// Responses that never came although a later one did.
+    LostResponses => "lost_responses",
+    /// Responses that did not come within FCVI_ULP_TIMEOUT.
+    ResponseTimeouts => "response_timeouts",
+    /// Connections broken because the port had no room for too many responses.
+    ResponseOverflows => "response_overflows",
+    /// Messages, or answers to RDMA reads, that lacked a frame.
     IncompleteMessages => "incomplete_messages",
     /// Connections established.
     Connects => "connects",
@@ -72,6 +86,12 @@ counters! {
     DropIncomingFull => "drop_incoming_full",
     /// Connection requests nobody waited for.
     NoMatch => "no_match",
+    /// Peer requests of others that found none of ours in the pool.
+    PeerNotPosted => "peer_not_posted",
+    /// Peer requests of others that crossed one of ours which stands.
+    PeerCrossed => "peer_crossed",
+    /// Peer requests of ours that went back into the pool because half a connection failed.
+    PeerReturned => "peer_returned",
     /// Connection IUs that fit no procedure of ours.
     DropStrayConnect => "drop_stray_connect",
     /// Disconnects given up without a response.

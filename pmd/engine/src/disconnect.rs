@@ -1,6 +1,7 @@
 //! Connections ended: by the consumer, by the other end, by an error [FCVI P-13].
 
 use fcvi_frame::fc::NPortId;
+use fcvi_frame::flags::disconnect;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
@@ -28,7 +29,9 @@ impl Engine {
         self.forget_accepting(vi);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Idle;
-            if waiting {
+            // A peer request needs no outcome: there is none any more.
+            let asked_as_peer = ep.peer_request.take().is_some();
+            if waiting && !asked_as_peer {
                 ep.outcome = Some(Err(ConnectError::InvalidState));
             }
         }
@@ -50,7 +53,7 @@ impl Engine {
         told: Option<MessageReason>,
         host: &mut H,
     ) {
-        self.abandon_sending(now_ns, vi.slot());
+        self.abandon_sending(now_ns, vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -142,6 +145,10 @@ impl Engine {
         let mut known = self.cancel_incoming(s_id, connection_id);
         if let Some(vi) = self.disconnected_vi(s_id, iu) {
             known = true;
+            if iu.header.flags & disconnect::ERROR != 0 {
+                let reason = MessageReason::from_parameter(iu.header.parameter);
+                self.told_failure(now_ns, vi, reason, host);
+            }
             self.ended_by_peer(now_ns, vi, ConnectError::Timeout, host);
         }
         let reason = if known {
@@ -158,6 +165,7 @@ impl Engine {
             flags: 0,
             msg_id: 0,
             parameter: reason.to_parameter(),
+            port_name: 0,
             connection_id,
         };
         // Without room the request is repeated.

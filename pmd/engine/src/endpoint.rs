@@ -1,16 +1,19 @@
 //! One VI as the protocol sees it: its state and its two message streams.
 
 use fcvi_frame::connect::Attributes;
-use fcvi_frame::fc::NPortId;
-use fcvi_frame::flags::WireReliability;
+use fcvi_frame::fc::{FCtl, NPortId};
+use fcvi_frame::flags::{ConnectMode, WireReliability, message_request};
 use fcvi_frame::frame::HeaderTemplate;
+use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
+use crate::answer::Answers;
 use crate::closing::Farewell;
-use crate::connect::{ClientAttempt, ConnectError, RemoteVi};
+use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
 use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
+use crate::transmit::InFlight;
 
 /// Reliability level of a VI (VIPL 4.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +22,9 @@ pub enum Level {
     UnreliableDelivery,
     /// Reliable Delivery.
     ReliableDelivery,
+    /// Reliable Reception: as Reliable Delivery, and a send or write completes when the
+    /// other end has placed it.
+    ReliableReception,
 }
 
 impl Level {
@@ -27,7 +33,17 @@ impl Level {
         match self {
             Level::UnreliableDelivery => WireReliability::Ud,
             Level::ReliableDelivery => WireReliability::Rd,
+            Level::ReliableReception => WireReliability::Rr,
         }
+    }
+
+    /// FCVI_FLAGS that every send and write of this level has [FCVI P-6].
+    pub(crate) const fn request_flags(self) -> u8 {
+        let response = match self {
+            Level::UnreliableDelivery | Level::ReliableDelivery => 0,
+            Level::ReliableReception => message_request::RESPONSE_REQUESTED,
+        };
+        self.wire().to_flags() | response
     }
 }
 
@@ -40,7 +56,7 @@ pub struct ViParams {
     pub max_transfer_bytes: u32,
     /// RDMA writes of the other end are accepted.
     pub rdma_write: bool,
-    /// RDMA reads of the other end are accepted; told to the peer only.
+    /// RDMA reads of the other end are accepted; not at Unreliable Delivery.
     pub rdma_read: bool,
 }
 
@@ -71,11 +87,11 @@ pub enum EndpointState {
 #[derive(Debug)]
 pub(crate) enum Phase {
     Idle,
-    /// Client: RQST sent, no RESP1 that decides yet.
-    Requesting(Box<ClientAttempt>),
-    /// Client: RESP2 sent, RESP3 not seen.
+    /// Originator: RQST sent, no RESP1 that decides yet.
+    Requesting(Box<Attempt>),
+    /// Originator: RESP2 sent, RESP3 not seen.
     AwaitResponse3(Await),
-    /// Server: RESP1 sent, RESP2 not seen.
+    /// Responder: RESP1 sent, RESP2 not seen.
     AwaitResponse2(Await),
     Connected,
     Error,
@@ -86,6 +102,8 @@ pub(crate) enum Phase {
 pub(crate) struct Await {
     /// What asks for it was sent; until then the port had no room.
     pub(crate) asked: bool,
+    /// How long it is waited for once it is asked for again.
+    pub(crate) interval_ns: u64,
     /// When what asks for it is sent again.
     pub(crate) next_retry_ns: u64,
     /// When it is given up.
@@ -112,6 +130,7 @@ pub(crate) struct Link {
     pub(crate) at: Sequence,
     /// We asked for the connection.
     pub(crate) originator: bool,
+    pub(crate) mode: ConnectMode,
     /// The connect exchange is ours and still open.
     pub(crate) exchange_open: bool,
     pub(crate) remote: Attributes,
@@ -140,14 +159,34 @@ pub(crate) struct TxMessage {
     pub(crate) next_seq_cnt: u16,
 }
 
+/// What the level says in every frame of a send or write [FCVI P-3, P-6].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framing {
+    /// F_CTL of any frame but the last.
+    pub(crate) f_ctl: FCtl,
+    /// F_CTL of the last one, without fill.
+    pub(crate) last_f_ctl: FCtl,
+    pub(crate) flags: u8,
+}
+
 /// The sending side of a connection.
 pub(crate) struct TxStream {
     pub(crate) next_msg_id: u32,
     pub(crate) message: Option<TxMessage>,
     pub(crate) send: HeaderTemplate,
     pub(crate) write: HeaderTemplate,
+    pub(crate) read: HeaderTemplate,
+    /// Also of an answer to a read, whose header is as long.
     pub(crate) send_payload_bytes: u32,
     pub(crate) write_payload_bytes: u32,
+    pub(crate) framing: Framing,
+    /// What is sent is not complete at once: the level is Reliable Reception, or something
+    /// is in flight.
+    pub(crate) tracked: bool,
+    /// There are `answers` to be sent.
+    pub(crate) answering: bool,
+    pub(crate) in_flight: InFlight,
+    pub(crate) answers: Answers,
 }
 
 /// What a message that is being put together is for.
@@ -175,6 +214,8 @@ pub(crate) struct RxMessage {
     pub(crate) placed_bytes: u32,
     pub(crate) immediate: Option<u32>,
     pub(crate) kind: RxKind,
+    /// FCVI_SEND_RQST or FCVI_WRITE_RQST.
+    pub(crate) opcode: Opcode,
 }
 
 /// The receiving side of a connection.
@@ -198,7 +239,10 @@ pub(crate) struct Endpoint {
     pub(crate) link: Option<Link>,
     pub(crate) tx: Option<Box<TxStream>>,
     pub(crate) rx: RxStream,
+    /// What became of a connect or accept call, until it is told.
     pub(crate) outcome: Option<Result<RemoteVi, ConnectError>>,
+    /// Its peer request, until its outcome is told.
+    pub(crate) peer_request: Option<Box<PeerRequest>>,
     /// The connection before, until the next one ends.
     pub(crate) former: Option<Former>,
 }
@@ -215,7 +259,22 @@ impl Endpoint {
             tx: None,
             rx: RxStream::default(),
             outcome: None,
+            peer_request: None,
             former: None,
+        }
+    }
+
+    /// A connection procedure starts: what an earlier one came to is told no more.
+    pub(crate) fn forget_outcomes(&mut self) {
+        self.outcome = None;
+        self.peer_request = None;
+    }
+
+    /// The connection procedure came to this.
+    pub(crate) fn conclude(&mut self, outcome: Result<RemoteVi, ConnectError>) {
+        match &mut self.peer_request {
+            Some(request) => request.conclude(outcome),
+            None => self.outcome = Some(outcome),
         }
     }
 

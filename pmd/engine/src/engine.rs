@@ -26,7 +26,7 @@ impl ViIndex {
 /// The protocol state of one N_Port.
 ///
 /// Verbs: [`Engine::handle_frame`], [`Engine::handle_timeout`], [`Engine::pump`],
-/// and the commands `connect`, `accept`, `reject`, `disconnect`, `listen`.
+/// and the commands `connect`, `connect_peer`, `accept`, `reject`, `disconnect`, `listen`.
 /// [`Engine::poll_timeout`] says when it wants to be called next.
 pub struct Engine {
     pub(crate) config: EngineConfig,
@@ -41,6 +41,7 @@ pub struct Engine {
     pub(crate) counters: Counters,
     pub(crate) next_connection_id: u32,
     pub(crate) next_listener: u64,
+    pub(crate) next_peer_request: u64,
     pub(crate) next_generation: u32,
     pub(crate) probing: bool,
 }
@@ -65,6 +66,7 @@ impl Engine {
             counters: Counters::default(),
             next_connection_id: first as u32,
             next_listener: 0,
+            next_peer_request: 0,
             next_generation: (first >> 16) as u32,
             probing: false,
             config,
@@ -94,6 +96,17 @@ impl Engine {
         Some(ViIndex(slot as u32))
     }
 
+    /// Replaces the consumer's choices for a VI; only for an Idle one. False if they stay.
+    pub fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
+        match self.endpoint_mut(vi) {
+            Some(ep) if matches!(ep.phase, Phase::Idle) => {
+                ep.params = params;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
     /// Removes a VI; only an Idle one can go. False if it stays.
     pub fn destroy_vi(&mut self, vi: ViIndex) -> bool {
         let idle = self
@@ -103,6 +116,7 @@ impl Engine {
             self.endpoints[vi.slot()] = None;
             self.timers.clear(TimerKey::Receive(vi.0));
             self.timers.clear(TimerKey::Connect(vi.0));
+            self.timers.clear(TimerKey::Answer(vi.0));
         }
         idle
     }
@@ -127,6 +141,7 @@ impl Engine {
             match key {
                 TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), host),
+                TimerKey::Answer(slot) => self.answer_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Incoming(index) => self.incoming_timeout(index),
                 TimerKey::Closing(index) => self.closing_timeout(now_ns, index, host),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, host),

@@ -25,6 +25,10 @@ impl Status {
     pub const FLUSHED: Status = Status(0x0000_0020);
     /// Transport Error.
     pub const TRANSPORT: Status = Status(0x0000_0040);
+    /// RDMA Protection Error: the other end refused a read or write.
+    pub const RDMA_PROTECTION: Status = Status(0x0000_0080);
+    /// Remote Descriptor Error: the other end's receive descriptor did not fit, or there was none.
+    pub const REMOTE_DESCRIPTOR: Status = Status(0x0000_0100);
 
     /// Both sets of bits.
     #[must_use]
@@ -52,20 +56,39 @@ pub enum AsyncError {
     RdmaWriteData,
     /// An incoming RDMA write without immediate data ended early.
     RdmaWriteAbort,
+    /// An incoming RDMA read was refused.
+    RdmaReadProtection,
     /// A message that consumes no descriptor was lost.
     RdmaTransport,
 }
 
-/// The descriptor at the head of a send queue, as far as the protocol needs it.
+/// What a descriptor on a send queue wants done (VIPL 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A message for the peer's next receive descriptor.
+    Send,
+    /// An RDMA write.
+    Write {
+        /// Address and memory handle of the target.
+        remote: (u64, u32),
+    },
+    /// An RDMA read; the data segments are where the bytes go.
+    Read {
+        /// Address and memory handle of the source.
+        remote: (u64, u32),
+    },
+}
+
+/// A descriptor on a send queue, as far as the protocol needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendWork {
     /// Bytes of all its data segments.
     pub length_bytes: u32,
-    /// Immediate data, if the descriptor carries any.
+    /// Immediate data, if the descriptor carries any. Reads have none.
     pub immediate: Option<u32>,
-    /// Target of an RDMA write: address and memory handle; `None` for a send.
-    pub remote: Option<(u64, u32)>,
-    /// Queue fence was set.
+    /// What is to be done.
+    pub operation: Operation,
+    /// Queue fence was set: it waits until every earlier read of its queue is done.
     pub fence: bool,
     /// Error bits found when the descriptor was parsed or its memory checked;
     /// such a descriptor is completed with them and never sent.
@@ -112,18 +135,34 @@ pub enum Transmit {
 
 /// Queues, memory and port of one N_Port, as the engine sees them.
 ///
+/// A send queue has three positions:
+///
+/// ```text
+///      oldest                next_send
+///        |  in flight           |  posted             free
+///        |  sent, not complete  |  not yet sent
+/// ```
+/// Descriptors in flight wait for a response, for data, or for an earlier one
+/// that does: completions of a queue are in posting order. Mostly none is, and
+/// the oldest is the one that [`Host::next_send`] names.
+///
 /// Every call is made from inside a verb of the engine, by the thread that
 /// runs it. None of them may block or allocate.
 pub trait Host {
-    /// The descriptor at the head of the VI's send queue, left in place.
+    /// The first descriptor of the VI's send queue that is not in flight, left in place.
     fn next_send(&mut self, vi: ViIndex) -> Option<SendWork>;
 
-    /// Takes the head off the send queue with this outcome.
+    /// The descriptor that [`Host::next_send`] named is in flight from now on.
+    fn keep_in_flight(&mut self, vi: ViIndex);
+
+    /// Takes the oldest descriptor off the send queue with this outcome: the first one in
+    /// flight or, if none is, the one that [`Host::next_send`] names.
     fn complete_send(&mut self, vi: ViIndex, status: Status, length_bytes: u32);
 
-    /// Sends one frame of the descriptor at the head of the send queue: header
+    /// Sends one frame of the descriptor that [`Host::next_send`] named: header
     /// from `template` and `per_frame`, `payload_bytes` gathered from
-    /// `per_frame.relative_offset` on, fill and trailer.
+    /// `per_frame.relative_offset` on, fill and trailer. A read request is such a frame
+    /// with 0 bytes of payload, whatever the descriptor's length.
     fn transmit_data(
         &mut self,
         vi: ViIndex,
@@ -159,7 +198,37 @@ pub trait Host {
         payload: &[u8],
     ) -> bool;
 
-    /// Completes whatever is posted on the send queue as flushed, in order.
+    /// Places bytes of an RDMA read into the data segments of the descriptor `ahead` places
+    /// behind the oldest one in flight; the engine has checked that they fit. Reads in flight
+    /// are filled independently of each other, each from its begin to its end.
+    /// `false` if the descriptor's memory is no longer valid.
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool;
+
+    /// May the peer of this VI read there: handle, tag, range (`tot_len` bytes) and rights.
+    /// Asked for reads of 0 bytes too.
+    fn check_rdma_read(&mut self, vi: ViIndex, source: &DeviceHeader) -> bool;
+
+    /// Sends one frame of the answer to an RDMA read: as [`Host::transmit_data`], with
+    /// `payload_bytes` gathered at `source.0 + per_frame.relative_offset` from the memory of
+    /// the handle `source.1`. `Fault` if the peer may no longer read there; checked again for
+    /// every frame.
+    fn transmit_read(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        source: (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit;
+
+    /// Something that held this VI's send queue is over, or a peer's read or a response waits
+    /// to be sent: [`Engine::pump`](crate::Engine::pump) wants to be called for it in this or
+    /// the next turn, whether or not anything is posted. Not called from inside that verb.
+    fn resume(&mut self, vi: ViIndex);
+
+    /// Completes whatever is on the send queue as flushed, in order: what is in flight, then
+    /// what is posted. Nothing is in flight afterwards.
     fn flush_sends(&mut self, vi: ViIndex);
 
     /// Completes whatever is posted on the receive queue as flushed, in order.

@@ -11,11 +11,13 @@
 //! | [`config`] | [`EngineConfig`]: identity, timers, limits |
 //! | [`engine`] | [`Engine`]: the tables, and the verbs that the poll loop calls |
 //! | `endpoint` | one VI: its state, its two message streams |
-//! | `transmit` | descriptors cut into frames |
+//! | `transmit` | descriptors cut into frames; what is in flight, until it is answered |
 //! | `receive` | frames checked, matched to endpoints, and put together |
+//! | `answer` | what a peer is owed: responses of Reliable Reception, the data of its reads |
 //! | `connect`, `accept` | a connection made: the client's half, the server's half |
 //! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
 //! | `connection_iu` | the frames of these procedures |
+//! | `port_lost` | the port itself failed |
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
@@ -23,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod answer;
 mod closing;
 mod connect;
 mod connection_iu;
@@ -30,6 +33,7 @@ mod disconnect;
 mod endpoint;
 mod exchange;
 mod liveness;
+mod port_lost;
 mod receive;
 mod timer;
 mod transmit;
@@ -50,5 +54,5 @@ pub use connect::{ConnectCommand, ConnectError, RemoteVi};
 pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
-pub use host::{AsyncError, Claim, Completion, Host, SendWork, Status, Transmit};
+pub use host::{AsyncError, Claim, Completion, Host, Operation, SendWork, Status, Transmit};
 pub use transmit::Pumped;

@@ -5,10 +5,15 @@
 //! of the message. A frame that fails one is dropped and counted and changes
 //! nothing. Only what passed them all may break a connection.
 
+mod failure;
+mod read_request;
+mod response;
+
+use self::failure::{Failure, complete_error};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FCtl, FcType};
 use fcvi_frame::fcoe::Sof;
-use fcvi_frame::flags::{WireReliability, message_request};
+use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
@@ -18,17 +23,6 @@ use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{AsyncError, Claim, Completion, Host, Status};
 use crate::timer::TimerKey;
-
-/// Why a message cannot go on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
-    /// Frames are missing, or the message ended too early.
-    Incomplete,
-    /// It does not fit the descriptor or the VI.
-    TooLong,
-    /// The memory it is meant for is not valid.
-    Protection,
-}
 
 impl Engine {
     /// Takes one received frame, from destination address to the last byte before the FCS.
@@ -80,10 +74,11 @@ impl Engine {
             | Opcode::ConnectResponse3
             | Opcode::DisconnectRequest
             | Opcode::DisconnectResponse => self.handle_connection_iu(now_ns, frame, iu, host),
-            Opcode::SendResponse
-            | Opcode::WriteResponse
-            | Opcode::ReadRequest
-            | Opcode::ReadResponse => self.counters.count(Counter::DropUnsupportedIu),
+            Opcode::SendResponse | Opcode::WriteResponse => {
+                self.handle_response(now_ns, frame, iu, host);
+            }
+            Opcode::ReadRequest => self.handle_read_request(now_ns, frame, iu, host),
+            Opcode::ReadResponse => self.handle_read_response(now_ns, frame, iu, host),
         }
     }
 
@@ -122,7 +117,7 @@ impl Engine {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        if WireReliability::from_flags(iu.header.flags) != Some(ep.params.level.wire()) {
+        if !fits_level(iu.header.flags, ep.params.level) {
             self.counters.count(Counter::DropWrongLevel);
             return;
         }
@@ -159,6 +154,40 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return false;
         }
+        if !self.is_next_message(now_ns, vi, iu, host) {
+            return false;
+        }
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return false;
+        };
+        ep.rx.message = Some(RxMessage {
+            msg_id: iu.header.msg_id,
+            ox_id: frame.fc.ox_id,
+            seq_id: frame.fc.seq_id,
+            next_seq_cnt: frame.fc.seq_cnt,
+            placed_bytes: 0,
+            immediate: (iu.header.flags & message_request::IMMEDIATE != 0)
+                .then_some(iu.header.parameter),
+            kind: RxKind::Discard,
+            opcode: iu.header.opcode,
+        });
+        if iu.header.opcode == Opcode::WriteRequest {
+            self.open_write(now_ns, vi, iu, host)
+        } else {
+            self.open_receive(now_ns, vi, host)
+        }
+    }
+
+    /// Is this the message that is expected? Ends the one before it if that lacks frames, and
+    /// notices those that never came. False if the frame is dropped, or the VI broke.
+    #[inline]
+    fn is_next_message<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) -> bool {
         let window = self.config.message_window;
         let Some(ep) = self.endpoint_mut(vi) else {
             return false;
@@ -183,25 +212,10 @@ impl Engine {
         if ahead > 0 && !self.messages_lost(now_ns, vi, ahead, iu, host) {
             return false;
         }
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return false;
-        };
-        ep.rx.expected = iu.header.msg_id.wrapping_add(1);
-        ep.rx.message = Some(RxMessage {
-            msg_id: iu.header.msg_id,
-            ox_id: frame.fc.ox_id,
-            seq_id: frame.fc.seq_id,
-            next_seq_cnt: frame.fc.seq_cnt,
-            placed_bytes: 0,
-            immediate: (iu.header.flags & message_request::IMMEDIATE != 0)
-                .then_some(iu.header.parameter),
-            kind: RxKind::Discard,
-        });
-        if iu.header.opcode == Opcode::WriteRequest {
-            self.open_write(now_ns, vi, iu, host)
-        } else {
-            self.open_receive(now_ns, vi, host)
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.rx.expected = iu.header.msg_id.wrapping_add(1);
         }
+        true
     }
 
     fn set_kind(&mut self, vi: ViIndex, kind: RxKind) {
@@ -383,17 +397,25 @@ impl Engine {
         let done = *message;
         self.counters.count(Counter::RxFrames);
         if last {
-            self.finish_message(vi, &done, host);
+            self.finish_message(now_ns, vi, &done, host);
         } else {
             self.watch_message(now_ns, vi);
         }
     }
 
     #[inline]
-    fn finish_message<H: Host>(&mut self, vi: ViIndex, done: &RxMessage, host: &mut H) {
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.rx.message = None;
-        }
+    fn finish_message<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        done: &RxMessage,
+        host: &mut H,
+    ) {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        ep.rx.message = None;
+        let reception = ep.params.level == Level::ReliableReception;
         self.counters.count(Counter::RxMessages);
         let (claimed, remote_write) = match done.kind {
             RxKind::Receive { .. } => (true, false),
@@ -410,6 +432,9 @@ impl Engine {
                     remote_write,
                 },
             );
+        }
+        if reception {
+            self.owe_response(now_ns, vi, done, host);
         }
     }
 
@@ -443,106 +468,6 @@ impl Engine {
         }
     }
 
-    /// Ends the open message with an error, as the level and the kind of message
-    /// want it (vipl-semantics, table of errors). True if the VI goes on.
-    #[cold]
-    fn fail_message<H: Host>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        failure: Failure,
-        host: &mut H,
-    ) -> bool {
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return false;
-        };
-        let Some(message) = ep.rx.message.as_mut() else {
-            return true;
-        };
-        let kind = message.kind;
-        message.kind = RxKind::Discard;
-        if failure == Failure::Incomplete {
-            ep.rx.message = None;
-        }
-        if kind == RxKind::Discard {
-            return true;
-        }
-        let (status, reason) = match failure {
-            Failure::Incomplete => {
-                self.counters.count(Counter::IncompleteMessages);
-                (
-                    Status::TRANSPORT.with(Status::PARTIAL),
-                    MessageReason::MessageIncomplete,
-                )
-            }
-            Failure::TooLong => (Status::LENGTH, MessageReason::DescriptorTooShort),
-            Failure::Protection if matches!(kind, RxKind::Write { .. }) => {
-                (Status::PROTECTION, MessageReason::WriteProtection)
-            }
-            Failure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
-        };
-        match kind {
-            RxKind::Receive { .. } => complete_error(vi, status, false, host),
-            RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, host),
-            RxKind::Write { .. } if self.level_of(vi) == Some(Level::ReliableDelivery) => host
-                .report(
-                    vi,
-                    match failure {
-                        Failure::Incomplete => AsyncError::RdmaWriteAbort,
-                        Failure::TooLong => AsyncError::RdmaWriteData,
-                        Failure::Protection => AsyncError::RdmaWriteProtection,
-                    },
-                ),
-            RxKind::Write { .. } if failure == Failure::Protection => {
-                host.report(vi, AsyncError::RdmaWriteProtection);
-            }
-            RxKind::Write { .. } | RxKind::Discard => {}
-        }
-        self.break_reliable(now_ns, vi, reason, host)
-    }
-
-    /// Messages between the expected one and this one never came. True if the VI goes on.
-    #[cold]
-    fn messages_lost<H: Host>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        lost: u32,
-        iu: &IuView<'_>,
-        host: &mut H,
-    ) -> bool {
-        self.counters.add(Counter::LostMessages, u64::from(lost));
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
-            return true;
-        }
-        // The loss is told by the receive descriptor that is next, if this
-        // message would have taken one; else by an async error.
-        let wants_descriptor = iu.header.opcode == Opcode::SendRequest
-            || iu.header.flags & message_request::IMMEDIATE != 0;
-        if wants_descriptor && host.claim_receive(vi) != Claim::Empty {
-            complete_error(vi, Status::TRANSPORT, false, host);
-        } else {
-            host.report(vi, AsyncError::RdmaTransport);
-        }
-        self.break_reliable(now_ns, vi, MessageReason::MessageLost, host)
-    }
-
-    /// Breaks the connection of a reliable VI. True if the VI goes on (unreliable).
-    #[cold]
-    fn break_reliable<H: Host>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        reason: MessageReason,
-        host: &mut H,
-    ) -> bool {
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
-            return true;
-        }
-        self.break_local(now_ns, vi, reason, host);
-        false
-    }
-
     pub(crate) fn endpoint(&self, vi: ViIndex) -> Option<&Endpoint> {
         self.endpoints.get(vi.slot()).and_then(Option::as_ref)
     }
@@ -553,14 +478,9 @@ impl Engine {
     }
 }
 
-fn complete_error<H: Host>(vi: ViIndex, status: Status, remote_write: bool, host: &mut H) {
-    host.complete_receive(
-        vi,
-        Completion {
-            status,
-            length_bytes: 0,
-            immediate: None,
-            remote_write,
-        },
-    );
+/// Do the flags of a request say the level of the connection [FCVI P-6]?
+#[inline]
+fn fits_level(flags: u8, level: Level) -> bool {
+    const LEVEL: u8 = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
+    flags & LEVEL == level.request_flags()
 }

@@ -1,5 +1,6 @@
 //! The engine's promises, one room for each kind.
 
+mod answer_checks;
 mod bounds;
 mod connect;
 mod connect_faults;
@@ -8,6 +9,13 @@ mod data;
 mod disconnect;
 mod errors;
 mod liveness;
+mod peer;
+mod peer_crossed;
+mod peer_pool;
+mod peer_simulation;
+mod port_lost;
+mod reads;
 mod receive_checks;
+mod reception;
 mod simulation;
 mod states;

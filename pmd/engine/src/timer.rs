@@ -10,6 +10,8 @@ pub(crate) enum TimerKey {
     Receive(u32),
     /// The connection procedure of an endpoint.
     Connect(u32),
+    /// The answer that an endpoint waits for.
+    Answer(u32),
     /// A connection request of another port.
     Incoming(u32),
     /// A disconnect that waits for its response.
@@ -35,7 +37,7 @@ pub(crate) struct TimerTable {
 impl TimerTable {
     /// Room for every key of so many endpoints, requests and disconnects.
     pub(crate) fn new(vis: usize, incoming: usize, closing: usize) -> Self {
-        let keys = 1 + 2 * vis + incoming + closing;
+        let keys = 1 + 3 * vis + incoming + closing;
         Self {
             heap: Vec::with_capacity(keys),
             places: vec![NOWHERE; keys],
@@ -49,8 +51,9 @@ impl TimerTable {
             TimerKey::Liveness => 0,
             TimerKey::Receive(slot) => 1 + slot as usize,
             TimerKey::Connect(slot) => 1 + self.vis + slot as usize,
-            TimerKey::Incoming(index) => 1 + 2 * self.vis + index as usize,
-            TimerKey::Closing(index) => 1 + 2 * self.vis + self.incoming + index as usize,
+            TimerKey::Answer(slot) => 1 + 2 * self.vis + slot as usize,
+            TimerKey::Incoming(index) => 1 + 3 * self.vis + index as usize,
+            TimerKey::Closing(index) => 1 + 3 * self.vis + self.incoming + index as usize,
         }
     }
 
@@ -171,11 +174,12 @@ mod tests {
         let mut model: BTreeMap<TimerKey, u64> = BTreeMap::new();
         for _ in 0..20_000 {
             let n = rng.below(7) as u32;
-            let key = match rng.below(5) {
+            let key = match rng.below(6) {
                 0 => TimerKey::Receive(n),
                 1 => TimerKey::Connect(n),
                 2 => TimerKey::Incoming(n % 5),
                 3 => TimerKey::Closing(n % 3),
+                4 => TimerKey::Answer(n),
                 _ => TimerKey::Liveness,
             };
             let at = rng.below(100);

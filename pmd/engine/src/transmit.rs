@@ -1,19 +1,28 @@
-//! Descriptors cut into frames: from the head of a send queue to the port.
+//! Descriptors cut into frames: from a send queue to the port.
+
+mod held;
+mod in_flight;
+mod outcome;
+
+pub(crate) use in_flight::{Entry, InFlight, Kind};
+pub(crate) use outcome::Failure;
 
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
-use fcvi_frame::fc::{FCtl, FcHeader, FcType, RX_ID_UNASSIGNED};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RX_ID_UNASSIGNED};
 use fcvi_frame::fcoe::Sof;
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 
+use crate::answer::Answers;
+use crate::config::EngineConfig;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Level, Link, Phase, TxMessage, TxStream};
+use crate::endpoint::{Endpoint, Framing, Level, Link, Phase, TxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
 use crate::exchange::Exchange;
-use crate::host::{Host, SendWork, Status, Transmit};
+use crate::host::{Host, Operation, SendWork, Status, Transmit};
 
 /// Why a pump stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,36 +35,67 @@ pub enum Pumped {
     Blocked,
 }
 
-/// What one step of a message came to.
-enum Step {
+/// What one step came to.
+pub(crate) enum Step {
+    /// A frame was sent, or a descriptor completed.
     Next,
+    /// There is nothing to do.
+    Nothing,
     Blocked,
     Broken,
 }
 
 impl TxStream {
     /// The sending side of a connection that starts with `first_msg_id`.
-    pub(crate) fn new(
-        own: fcvi_frame::fc::NPortId,
-        link: &Link,
-        first_msg_id: u32,
-        data_field_bytes: u16,
-    ) -> Self {
+    pub(crate) fn new(config: &EngineConfig, link: &Link, level: Level, first_msg_id: u32) -> Self {
+        let own = config.n_port_id;
+        let data_field_bytes = config
+            .data_field_bytes
+            .min(link.remote.receive_data_field_bytes);
         let payload = |opcode: Opcode| {
             (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
         };
+        let template = |opcode| message_template(own, link, opcode, RX_ID_UNASSIGNED);
         Self {
             next_msg_id: first_msg_id,
             message: None,
-            send: template(own, link, Opcode::SendRequest),
-            write: template(own, link, Opcode::WriteRequest),
+            send: template(Opcode::SendRequest),
+            write: template(Opcode::WriteRequest),
+            read: template(Opcode::ReadRequest),
             send_payload_bytes: payload(Opcode::SendRequest),
             write_payload_bytes: payload(Opcode::WriteRequest),
+            framing: Framing::of(level),
+            tracked: level == Level::ReliableReception,
+            answering: false,
+            in_flight: InFlight::new(level, config, link.remote.max_reads),
+            answers: Answers::new(level, config),
         }
     }
 }
 
-fn template(own: fcvi_frame::fc::NPortId, link: &Link, opcode: Opcode) -> HeaderTemplate {
+impl Framing {
+    fn of(level: Level) -> Self {
+        let (f_ctl, last_f_ctl) = match level {
+            Level::UnreliableDelivery | Level::ReliableDelivery => {
+                (profile::F_CTL_ONE_WAY, profile::F_CTL_ONE_WAY_LAST)
+            }
+            Level::ReliableReception => (profile::F_CTL_REQUEST_BEGUN, profile::F_CTL_REQUEST),
+        };
+        Self {
+            f_ctl: f_ctl.union(FCtl::RELATIVE_OFFSET),
+            last_f_ctl: last_f_ctl.union(FCtl::RELATIVE_OFFSET),
+            flags: level.request_flags(),
+        }
+    }
+}
+
+/// The header of the frames of a message IU to the other end of this connection.
+pub(crate) fn message_template(
+    own: NPortId,
+    link: &Link,
+    opcode: Opcode,
+    rx_id: u16,
+) -> HeaderTemplate {
     HeaderTemplate::new(&FrameHeader {
         dst: MacAddress::vn2vn(link.peer),
         src: MacAddress::vn2vn(own),
@@ -71,7 +111,7 @@ fn template(own: fcvi_frame::fc::NPortId, link: &Link, opcode: Opcode) -> Header
             df_ctl: profile::df_ctl(opcode.header_bytes()),
             seq_cnt: 0,
             ox_id: 0,
-            rx_id: RX_ID_UNASSIGNED,
+            rx_id,
             parameter: 0,
         },
         device: Some(DeviceHeader {
@@ -100,76 +140,73 @@ impl Engine {
             host.flush_sends(vi);
             return Pumped::Idle;
         }
+        let mut nothing_own = false;
         for _ in 0..budget {
-            let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
+            let Some(tx) = self.tx_mut(vi) else {
                 return Pumped::Idle;
             };
-            let Some(tx) = ep.tx.as_mut() else {
-                return Pumped::Idle;
+            let answering = tx.answering;
+            let answer = answering && (nothing_own || tx.answers.are_next());
+            let step = if answer {
+                self.send_answer(now_ns, vi, host)
+            } else if tx.message.is_some() {
+                self.send_fragment(now_ns, vi, host)
+            } else {
+                self.send_next(now_ns, vi, host)
             };
-            if tx.message.is_none() {
-                let Some(work) = host.next_send(vi) else {
-                    return Pumped::Idle;
-                };
-                if !work.fault.is_ok() {
-                    if self.refuse_local(now_ns, vi, work, host) {
-                        continue;
-                    }
-                    return Pumped::Idle;
-                }
-                let Some(exchange) = self.exchanges.open(now_ns) else {
-                    return Pumped::Blocked;
-                };
-                let room = match work.remote {
-                    None => tx.send_payload_bytes,
-                    Some(_) => tx.write_payload_bytes,
-                };
-                if work.length_bytes <= room {
-                    match self.send_whole(now_ns, vi, &work, exchange, host) {
-                        Step::Next => continue,
-                        Step::Blocked => return Pumped::Blocked,
-                        Step::Broken => return Pumped::Idle,
+            match step {
+                Step::Next if answering => {
+                    if let Some(tx) = self.tx_mut(vi) {
+                        tx.answers.sent(answer);
                     }
                 }
-                tx.message = Some(TxMessage {
-                    work,
-                    exchange,
-                    msg_id: tx.next_msg_id,
-                    sent_bytes: 0,
-                    next_seq_cnt: exchange.seq_cnt,
-                });
-                tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
-            }
-            match self.send_fragment(now_ns, vi, host) {
                 Step::Next => {}
+                // Our own messages have to wait, for an OX_ID perhaps; answers do not.
+                Step::Nothing | Step::Blocked if answering && !answer => nothing_own = true,
+                Step::Nothing | Step::Broken => return Pumped::Idle,
                 Step::Blocked => return Pumped::Blocked,
-                Step::Broken => return Pumped::Idle,
             }
         }
         Pumped::More
     }
 
-    /// A descriptor that must not be sent: completed with its fault; a reliable
-    /// VI breaks. True if the VI goes on.
-    #[cold]
-    fn refuse_local<H: Host>(
-        &mut self,
-        now_ns: u64,
-        vi: ViIndex,
-        work: SendWork,
-        host: &mut H,
-    ) -> bool {
-        host.complete_send(vi, work.fault, 0);
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
-            return true;
+    /// Starts the next descriptor: sends it whole, or its first frame.
+    #[inline(always)]
+    fn send_next<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
+        let Some(tx) = self.tx_mut(vi) else {
+            return Step::Broken;
+        };
+        let Some(work) = host.next_send(vi) else {
+            return Step::Nothing;
+        };
+        let room = match work.operation {
+            Operation::Send => tx.send_payload_bytes,
+            Operation::Write { .. } => tx.write_payload_bytes,
+            Operation::Read { remote } => return self.send_read(now_ns, vi, work, remote, host),
+        };
+        if (tx.tracked || !work.fault.is_ok())
+            && let Some(step) = self.hold_back(now_ns, vi, &work, host)
+        {
+            return step;
         }
-        self.break_local(
-            now_ns,
-            vi,
-            fcvi_frame::reason::MessageReason::ProtocolError,
-            host,
-        );
-        false
+        let Some(exchange) = self.exchanges.open(now_ns) else {
+            return Step::Blocked;
+        };
+        if work.length_bytes <= room {
+            return self.send_whole(now_ns, vi, &work, exchange, host);
+        }
+        let Some(tx) = self.tx_mut(vi) else {
+            return Step::Broken;
+        };
+        tx.message = Some(TxMessage {
+            work,
+            exchange,
+            msg_id: tx.next_msg_id,
+            sent_bytes: 0,
+            next_seq_cnt: exchange.seq_cnt,
+        });
+        tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
+        self.send_fragment(now_ns, vi, host)
     }
 
     /// Sends a message that fits into one frame. Nothing of it is remembered: if the port
@@ -183,25 +220,21 @@ impl Engine {
         exchange: Exchange,
         host: &mut H,
     ) -> Step {
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
+        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
             return Step::Broken;
         };
-        let level = ep.params.level;
-        let Some(tx) = ep.tx.as_mut() else {
-            return Step::Broken;
+        let template = match work.operation {
+            Operation::Send => &tx.send,
+            Operation::Write { .. } | Operation::Read { .. } => &tx.write,
         };
-        let template = match work.remote {
-            None => &tx.send,
-            Some(_) => &tx.write,
-        };
-        let message = TxMessage {
+        let mut message = TxMessage {
             work: *work,
             exchange,
             msg_id: tx.next_msg_id,
             sent_bytes: 0,
             next_seq_cnt: exchange.seq_cnt,
         };
-        let per_frame = per_frame(&message, level, work.length_bytes, true);
+        let per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
         match host.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
             Transmit::Sent => {}
             Transmit::NoRoom => {
@@ -214,35 +247,31 @@ impl Engine {
             }
         }
         tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
+        let tracked = tx.tracked;
         self.counters.count(Counter::TxFrames);
         self.counters.count(Counter::TxMessages);
-        self.exchanges
-            .close(exchange.ox_id, exchange.seq_cnt.wrapping_add(1));
-        host.complete_send(vi, Status::OK, work.length_bytes);
+        message.next_seq_cnt = exchange.seq_cnt.wrapping_add(1);
+        self.sent(now_ns, vi, &message, tracked, host);
         Step::Next
     }
 
     /// Sends the next frame of the open message.
     #[inline]
     fn send_fragment<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
-            return Step::Broken;
-        };
-        let level = ep.params.level;
-        let Some(tx) = ep.tx.as_mut() else {
+        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
             return Step::Broken;
         };
         let Some(message) = tx.message.as_mut() else {
             return Step::Next;
         };
-        let (template, room) = match message.work.remote {
-            None => (&tx.send, tx.send_payload_bytes),
-            Some(_) => (&tx.write, tx.write_payload_bytes),
+        let (template, room) = match message.work.operation {
+            Operation::Send => (&tx.send, tx.send_payload_bytes),
+            Operation::Write { .. } | Operation::Read { .. } => (&tx.write, tx.write_payload_bytes),
         };
         let left = message.work.length_bytes - message.sent_bytes;
         let payload_bytes = left.min(room);
         let last = payload_bytes == left;
-        let per_frame = per_frame(message, level, payload_bytes, last);
+        let per_frame = per_frame(message, tx.framing, payload_bytes, last);
         match host.transmit_data(vi, template, &per_frame, payload_bytes, last) {
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
@@ -254,47 +283,42 @@ impl Engine {
         if last {
             let done = *message;
             tx.message = None;
-            self.exchanges.close(done.exchange.ox_id, done.next_seq_cnt);
+            let tracked = tx.tracked;
             self.counters.count(Counter::TxMessages);
-            host.complete_send(vi, Status::OK, done.work.length_bytes);
+            self.sent(now_ns, vi, &done, tracked, host);
         }
         Step::Next
     }
 
-    /// The descriptor's memory went away under a message that was partly sent.
-    #[cold]
-    fn sending_fault<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
-        let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
-            return Step::Broken;
-        };
-        let mut status = Status::PROTECTION;
-        if let Some(message) = ep.tx.as_mut().and_then(|tx| tx.message.take()) {
-            if message.sent_bytes > 0 {
-                status = status.with(Status::PARTIAL);
-            }
-            self.give_up_exchange(now_ns, &message);
+    /// The last frame of a send or write is with the port.
+    #[inline(always)]
+    fn sent<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        message: &TxMessage,
+        tracked: bool,
+        host: &mut H,
+    ) {
+        if tracked {
+            self.sent_tracked(now_ns, vi, message, host);
+            return;
         }
-        host.complete_send(vi, status, 0);
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
-            return Step::Next;
-        }
-        self.break_local(
-            now_ns,
-            vi,
-            fcvi_frame::reason::MessageReason::ProtocolError,
-            host,
-        );
-        Step::Broken
+        let ox_id = message.exchange.ox_id;
+        self.exchanges.close(ox_id, message.next_seq_cnt);
+        host.complete_send(vi, Status::OK, message.work.length_bytes);
     }
 
-    /// Gives up the exchange of a message that will not be finished.
-    pub(crate) fn abandon_sending(&mut self, now_ns: u64, slot: usize) {
-        let Some(ep) = self.endpoints.get_mut(slot).and_then(Option::as_mut) else {
+    /// Gives up the exchange of a message that will not be finished, and those of all that
+    /// is in flight.
+    pub(crate) fn abandon_sending(&mut self, now_ns: u64, vi: ViIndex) {
+        let Some(tx) = self.tx_mut(vi) else {
             return;
         };
-        if let Some(message) = ep.tx.as_mut().and_then(|tx| tx.message.take()) {
+        if let Some(message) = tx.message.take() {
             self.give_up_exchange(now_ns, &message);
         }
+        self.abandon_in_flight(now_ns, vi);
     }
 
     /// Frames of a message that is not finished may be on their way, if any was sent.
@@ -307,31 +331,43 @@ impl Engine {
         }
     }
 
+    /// The sending side of this VI's connection.
+    #[inline]
+    pub(crate) fn tx_mut(&mut self, vi: ViIndex) -> Option<&mut TxStream> {
+        self.endpoints.get_mut(vi.slot()).and_then(tx_of)
+    }
+
     pub(crate) fn level_of(&self, vi: ViIndex) -> Option<Level> {
         self.endpoint(vi).map(|ep: &Endpoint| ep.params.level)
     }
 }
 
+#[inline]
+fn tx_of(ep: &mut Option<Endpoint>) -> Option<&mut TxStream> {
+    ep.as_mut()?.tx.as_deref_mut()
+}
+
 /// What changes from frame to frame [FCVI P-3, P-6].
 #[inline(always)]
-fn per_frame(message: &TxMessage, level: Level, payload_bytes: u32, last: bool) -> PerFrame {
-    let mut f_ctl = if last {
-        profile::F_CTL_ONE_WAY_LAST
+fn per_frame(message: &TxMessage, framing: Framing, payload_bytes: u32, last: bool) -> PerFrame {
+    let f_ctl = if last {
+        framing
+            .last_f_ctl
+            .with_fill((payload_bytes.wrapping_neg() & 3) as u8)
     } else {
-        profile::F_CTL_ONE_WAY
+        framing.f_ctl
     };
-    f_ctl = f_ctl.union(FCtl::RELATIVE_OFFSET);
-    if last {
-        f_ctl = f_ctl.with_fill((payload_bytes.wrapping_neg() & 3) as u8);
-    }
-    let mut flags = level.wire().to_flags();
+    let mut flags = framing.flags;
     if message.work.immediate.is_some() {
         flags |= message_request::IMMEDIATE;
     }
     if message.work.fence {
         flags |= message_request::FENCE;
     }
-    let (rmt_va, rmt_va_handle) = message.work.remote.unwrap_or_default();
+    let (rmt_va, rmt_va_handle) = match message.work.operation {
+        Operation::Send => (0, 0),
+        Operation::Write { remote } | Operation::Read { remote } => remote,
+    };
     PerFrame {
         sof: if message.sent_bytes == 0 && message.next_seq_cnt == message.exchange.seq_cnt {
             Sof::I3

@@ -16,6 +16,7 @@
 //! | [`wake`] | sleeping on a port's [`WakeSource`], and waking the sleeper |
 //! | `conformance` | what every port must do, as one suite (for tests, feature `conformance`) |
 //! | `rng` | a small seeded generator for faults and tests |
+//! | `sigbus` | shared mappings outlive a file that is cut short |
 //! | `sync` | the one door to atomics (loom's under its cfg) |
 
 pub mod af_packet;
@@ -31,10 +32,11 @@ pub mod port;
 pub mod ring;
 mod rng;
 pub mod shm;
+mod sigbus;
 mod sync;
 pub mod wake;
 
 pub use mbuf::{BURST, Mbuf, MbufBatch};
 pub use port::{
-    Capabilities, Counter, MacBytes, Neighbour, Port, PortEvent, PortStats, WakeSource,
+    Capabilities, Counter, MacBytes, Neighbour, Port, PortEvent, PortFailure, PortStats, WakeSource,
 };

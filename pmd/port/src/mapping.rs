@@ -4,6 +4,8 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use crate::sigbus::Watched;
+
 /// Huge pages are asked for in this size, the smallest one of x86-64 and AArch64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
 
@@ -16,6 +18,8 @@ pub struct Mapping {
     start: NonNull<u8>,
     len_bytes: usize,
     huge: bool,
+    /// Of a file, which another process may cut short.
+    watched: Option<Watched>,
 }
 
 // SAFETY: a Mapping is an address range without access to it through `&self`;
@@ -52,22 +56,33 @@ impl Mapping {
 
     /// Maps a range of a file, shared with everyone else who maps it.
     ///
-    /// Touching a page behind the end of the file raises SIGBUS; keeping the
-    /// file long enough is the caller's business.
+    /// Keeping the file long enough is the caller's business. When a page behind its end
+    /// is touched, the whole mapping becomes zeroed memory of this process alone, and
+    /// [`Mapping::is_lost`] says so.
     ///
     /// # Errors
     /// What mmap(2) says; `InvalidInput` for a length of zero, or an offset
-    /// that is too large or no multiple of the page size.
+    /// that is too large or no multiple of the page size; `OutOfMemory` if the
+    /// process has too many such mappings.
     pub fn shared(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: usize) -> io::Result<Self> {
         let offset_bytes = libc::off_t::try_from(offset_bytes)
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-        Self::map(
+        let mut mapping = Self::map(
             len_bytes,
             libc::MAP_SHARED,
             fd.as_raw_fd(),
             offset_bytes,
             false,
-        )
+        )?;
+        mapping.watched = Some(Watched::new(mapping.start, len_bytes)?);
+        Ok(mapping)
+    }
+
+    /// True once a page behind the end of the mapped file was touched: the memory is not
+    /// the file's any more.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.watched.as_ref().is_some_and(Watched::is_lost)
     }
 
     fn map(
@@ -100,6 +115,7 @@ impl Mapping {
             start,
             len_bytes,
             huge,
+            watched: None,
         })
     }
 
@@ -138,6 +154,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before the range can be another's.
+        self.watched = None;
         // SAFETY: the range was mapped by `map` with this length and is
         // unmapped only here; that no pointer into it is used any more is the
         // obligation of whoever took one from `as_ptr`.
@@ -209,6 +227,29 @@ mod tests {
         let last = Mapping::shared(file.as_fd(), 2 * 4096, 4096).expect("last page");
         write(&last, 5, 42);
         assert_eq!(read(&whole, 2 * 4096 + 5), 42);
+    }
+
+    #[test]
+    fn a_file_that_is_cut_short_costs_the_mapping_and_nothing_else() {
+        let file = memory_file(3 * 4096);
+        let whole = Mapping::shared(file.as_fd(), 0, 3 * 4096).expect("whole file");
+        let first = Mapping::shared(file.as_fd(), 0, 4096).expect("first page");
+        write(&whole, 0, 1);
+        write(&whole, 2 * 4096, 3);
+        file.set_len(4096).expect("a memory file can shrink");
+        assert_eq!(read(&whole, 0), 1, "what is left is still the file's");
+        assert!(!whole.is_lost());
+        assert_eq!(read(&whole, 2 * 4096), 0);
+        assert!(whole.is_lost());
+        assert!(!first.is_lost());
+        write(&whole, 2 * 4096, 4);
+        write(&whole, 0, 5);
+        assert_eq!((read(&whole, 0), read(&whole, 2 * 4096)), (5, 4));
+        assert_eq!(read(&first, 0), 1, "memory of its own");
+        drop(whole);
+        // The range is watched no more; its place in the table serves the next one.
+        let again = Mapping::shared(file.as_fd(), 0, 4096).expect("first page");
+        assert!(!again.is_lost());
     }
 
     #[test]

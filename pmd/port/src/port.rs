@@ -67,6 +67,33 @@ pub enum PortEvent {
     Joined(Neighbour),
     /// A station left or died.
     Left(Neighbour),
+    /// The port itself failed and carries nothing any more; told once. Its buffers stay
+    /// valid, and closing it works. To go on, open another one.
+    Failed(PortFailure),
+}
+
+/// Why a port carries nothing any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortFailure {
+    /// The network interface was removed.
+    InterfaceRemoved,
+    /// The network interface was taken down.
+    InterfaceDown,
+    /// The files of the shared segment were removed or cut short.
+    SegmentRemoved,
+    /// What the shared segment says of itself or of this station is not true any more.
+    SegmentDamaged,
+}
+
+impl fmt::Display for PortFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InterfaceRemoved => "the network interface was removed",
+            Self::InterfaceDown => "the network interface was taken down",
+            Self::SegmentRemoved => "the files of the segment were removed or cut short",
+            Self::SegmentDamaged => "the segment was damaged",
+        })
+    }
 }
 
 /// What a thread can sleep on until the port has something to receive.
@@ -153,7 +180,8 @@ pub trait Port: Send {
     /// Takes back a buffer that was received, or allocated and not sent.
     fn free(&mut self, mbuf: Mbuf);
 
-    /// Hands out stations that joined or left since the last call; `false` at once if none did.
+    /// Hands out stations that joined or left since the last call, and a failure of the port
+    /// itself; `false` at once if there is nothing to tell.
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool;
 
     /// Asks to be woken by the next frame or event. After `arm` the caller must

@@ -64,6 +64,10 @@ fn mistakes_are_named() {
         ("[[nic]]\nport = \"shmem\"", "shmem"),
         ("[[nic]]\nmax_vi = 0", "max_vi = 0"),
         ("[[nic]]\nmax_vi = 5000", "1 to 4096"),
+        ("[[nic]]\nmax_rdma_reads = 0", "1 to 256"),
+        ("[[nic]]\nmax_rdma_reads = 257", "max_rdma_reads = 257"),
+        ("[[nic]]\nmax_in_flight = 0", "1 to 256"),
+        ("[[nic]]\nmax_in_flight = 257", "max_in_flight = 257"),
         ("[[nic]]\nport = \"af_packet\"", "interface"),
         ("[[nic]]\nport = \"af_packet\"\ninterface = \"a\"", "host"),
         (

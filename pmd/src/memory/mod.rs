@@ -24,6 +24,8 @@ pub(crate) enum Access {
     Write,
     /// The peer writes.
     RemoteWrite,
+    /// The peer reads.
+    RemoteRead,
 }
 
 /// The tag that a VI shows to a region.

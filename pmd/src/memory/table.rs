@@ -55,8 +55,8 @@ pub(crate) struct RegionUsage {
 struct Entry {
     /// The handle while the entry is valid, else 0.
     key: AtomicU32,
-    tag: AtomicU32,
-    rights: AtomicU32,
+    /// Tag and rights in one word, so that a change of both is seen whole.
+    grant: AtomicU64,
     base: AtomicU64,
     end: AtomicU64,
 }
@@ -85,12 +85,15 @@ struct Control {
 pub(crate) struct RegionLimits {
     pub(crate) regions: u32,
     pub(crate) bytes: u64,
+    /// Of one region.
+    pub(crate) region_bytes: u64,
     pub(crate) lock: LockPolicy,
 }
 
 /// The regions of one NIC in this process.
 pub(crate) struct RegionTable {
-    /// Changes when a region goes: what was valid before must be looked up again.
+    /// Changes when a region or its attributes go, or those of a VI: what was valid before
+    /// must be looked up again.
     epoch: AtomicU32,
     chunks: Box<[OnceLock<Box<[Entry; CHUNK]>>]>,
     control: Mutex<Control>,
@@ -104,6 +107,21 @@ struct View {
     rights: u32,
     base: u64,
     end: u64,
+}
+
+/// Tag and rights as they stand in an entry: `tag 32 | rights 32`.
+fn grant(attributes: RegionAttributes, writable: bool) -> u64 {
+    let mut rights = 0;
+    for (on, bit) in [
+        (attributes.rdma_write, RDMA_WRITE),
+        (attributes.rdma_read, RDMA_READ),
+        (writable, WRITABLE),
+    ] {
+        if on {
+            rights |= bit;
+        }
+    }
+    u64::from(attributes.tag) << 32 | u64::from(rights)
 }
 
 impl RegionTable {
@@ -129,8 +147,15 @@ impl RegionTable {
     /// The epoch that a check which starts now is good for.
     #[inline]
     pub(crate) fn epoch(&self) -> u32 {
-        // Acquire: partner of the AcqRel addition in `remove`.
+        // Acquire: partner of the AcqRel addition in `begin_epoch`.
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Has everything that was found valid looked up again before its next use. The caller
+    /// has changed what checks depend on, and holds the NIC's turn.
+    pub(crate) fn begin_epoch(&self) {
+        // AcqRel: whoever sees the new epoch sees what was changed before.
+        self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
     #[inline]
@@ -141,9 +166,10 @@ impl RegionTable {
         if handle == 0 || entry.key.load(Ordering::Acquire) != handle {
             return None;
         }
+        let grant = entry.grant.load(Ordering::Relaxed);
         let view = View {
-            tag: entry.tag.load(Ordering::Relaxed),
-            rights: entry.rights.load(Ordering::Relaxed),
+            tag: (grant >> 32) as u32,
+            rights: grant as u32,
             base: entry.base.load(Ordering::Relaxed),
             end: entry.end.load(Ordering::Relaxed),
         };
@@ -177,6 +203,7 @@ impl RegionTable {
             Access::Read => 0,
             Access::Write => WRITABLE,
             Access::RemoteWrite => WRITABLE | RDMA_WRITE,
+            Access::RemoteRead => RDMA_READ,
         };
         tag_fits && view.base <= address && end <= view.end && view.rights & needs == needs
     }
@@ -198,6 +225,9 @@ impl RegionTable {
             return Err(RegionError::Invalid);
         }
         let (base, end) = pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
+        if length_bytes > self.limits.region_bytes {
+            return Err(RegionError::Resource);
+        }
         self.lock_control().reserve(end - base, &self.limits)?;
         // Faulting in and locking may take long: not under a lock that others want who
         // hold the NIC's turn.
@@ -256,18 +286,8 @@ impl RegionTable {
         let chunk = self.chunks[index as usize / CHUNK]
             .get_or_init(|| Box::new(core::array::from_fn(|_| Entry::default())));
         let entry = &chunk[index as usize % CHUNK];
-        let mut rights = 0;
-        for (on, bit) in [
-            (attributes.rdma_write, RDMA_WRITE),
-            (attributes.rdma_read, RDMA_READ),
-            (writable, WRITABLE),
-        ] {
-            if on {
-                rights |= bit;
-            }
-        }
-        entry.tag.store(attributes.tag, Ordering::Relaxed);
-        entry.rights.store(rights, Ordering::Relaxed);
+        let grant = grant(attributes, writable);
+        entry.grant.store(grant, Ordering::Relaxed);
         entry.base.store(base, Ordering::Relaxed);
         entry.end.store(end, Ordering::Relaxed);
         // Release: partner of the Acquire load in `view`.
@@ -277,10 +297,7 @@ impl RegionTable {
     /// Ends a registration. The caller holds the NIC's turn.
     pub(crate) fn deregister(&self, address: u64, handle: u32) -> bool {
         let mut control = self.lock_control();
-        let Some(owner) = control.owner(handle) else {
-            return false;
-        };
-        if owner.address != address {
+        if !control.registered(address, handle) {
             return false;
         }
         self.remove(&mut control, handle);
@@ -294,7 +311,7 @@ impl RegionTable {
             // Release fence: partner of the Acquire fence in `view`.
             fence(Ordering::Release);
         }
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.begin_epoch();
         let gone = control.owners[index];
         control.owners[index].live = false;
         control.free.push_back(index as u32);
@@ -303,6 +320,33 @@ impl RegionTable {
         if gone.locked {
             locked::unlock(gone.base, gone.end);
         }
+    }
+
+    /// Replaces the attributes of a region, given the address it was registered with; false if
+    /// there is none. The caller holds the NIC's turn: what the poll loop places or gathers
+    /// afterwards is checked against the new ones. Whether the pages can be written stays.
+    pub(crate) fn set(&self, address: u64, handle: u32, attributes: RegionAttributes) -> bool {
+        let mut control = self.lock_control();
+        if !control.registered(address, handle) {
+            return false;
+        }
+        let index = (handle & 0xFFFF) as usize;
+        let Some(entry) = self
+            .chunks
+            .get(index / CHUNK)
+            .and_then(OnceLock::get)
+            .and_then(|chunk| chunk.get(index % CHUNK))
+        else {
+            return false;
+        };
+        // Relaxed: one word, changed under the lock only; posts that race see either, and the
+        // epoch below has theirs looked up again.
+        let writable = entry.grant.load(Ordering::Relaxed) as u32 & WRITABLE != 0;
+        entry
+            .grant
+            .store(grant(attributes, writable), Ordering::Relaxed);
+        self.begin_epoch();
+        true
     }
 
     /// Ends every registration of an instance. The caller holds the NIC's turn.
@@ -320,7 +364,7 @@ impl RegionTable {
     /// The attributes of a region, given the address it was registered with.
     pub(crate) fn query(&self, address: u64, handle: u32) -> Option<RegionAttributes> {
         let mut control = self.lock_control();
-        if control.owner(handle)?.address != address {
+        if !control.registered(address, handle) {
             return None;
         }
         let view = self.view(handle)?;
@@ -369,6 +413,12 @@ impl Control {
         (owner.live && u32::from(owner.generation) == handle >> 16).then_some(owner)
     }
 
+    /// Does the handle name a region that was registered with this address?
+    fn registered(&mut self, address: u64, handle: u32) -> bool {
+        self.owner(handle)
+            .is_some_and(|owner| owner.address == address)
+    }
+
     fn take_index(&mut self, seed: u16) -> u32 {
         self.free.pop_front().unwrap_or_else(|| {
             self.owners.push(Owner {
@@ -381,116 +431,4 @@ impl Control {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn table() -> RegionTable {
-        RegionTable::new(RegionLimits {
-            regions: 1024,
-            bytes: 1 << 30,
-            lock: LockPolicy::BestEffort,
-        })
-    }
-
-    fn page() -> Vec<u8> {
-        vec![0u8; 3 * pages::PAGE_BYTES as usize]
-    }
-
-    const TAGGED: RegionAttributes = RegionAttributes {
-        tag: 7,
-        rdma_write: true,
-        rdma_read: false,
-    };
-
-    #[test]
-    fn a_range_is_inside_its_pages_with_its_tag_and_rights_or_refused() {
-        let table = table();
-        let memory = page();
-        let at = memory.as_ptr() as u64;
-        let handle = table.register(1, at, 4096, TAGGED, 0).unwrap();
-        let (base, end) = pages::page_range(at, 4096).unwrap();
-        let check = |tag, address, len, access| table.check(handle, tag, address, len, access);
-        let tag = TagCheck::Tag(7);
-        assert!(check(tag, base, end - base, Access::RemoteWrite));
-        assert!(check(tag, end, 0, Access::Read));
-        assert!(
-            !check(tag, base, end - base + 1, Access::Read),
-            "one byte past"
-        );
-        assert!(!check(tag, base - 1, 1, Access::Read), "one byte before");
-        assert!(!check(tag, u64::MAX, 2, Access::Read), "the sum wraps");
-        assert!(
-            !check(tag, 16, 0, Access::Read),
-            "no bytes at a bad address"
-        );
-        assert!(
-            !check(TagCheck::Tag(8), base, 1, Access::Read),
-            "another tag"
-        );
-        assert!(check(TagCheck::Lenient, base, 1, Access::Read));
-        assert!(
-            !table.check(handle ^ 0x1_0000, tag, base, 1, Access::Read),
-            "generation"
-        );
-        assert!(!table.check(0, tag, base, 1, Access::Read));
-    }
-
-    #[test]
-    fn a_handle_dies_with_its_region_and_is_not_used_again() {
-        let table = table();
-        let memory = page();
-        let at = memory.as_ptr() as u64;
-        let first = table.register(1, at, 1, TAGGED, 0).unwrap();
-        assert!(!table.deregister(at + 1, first), "another address");
-        assert!(table.deregister(at, first));
-        assert!(!table.deregister(at, first));
-        let second = table.register(1, at, 1, TAGGED, 0).unwrap();
-        assert_ne!(first, second);
-        assert!(!table.check(first, TagCheck::Tag(7), at, 1, Access::Read));
-        assert!(table.check(second, TagCheck::Tag(7), at, 1, Access::Read));
-        assert_eq!(table.query(at, second), Some(TAGGED));
-        assert!(table.uses_tag(7));
-        table.deregister_all(1);
-        assert!(!table.uses_tag(7));
-        assert_eq!(table.usage().bytes, 0);
-    }
-
-    #[test]
-    fn overlapping_registrations_live_apart() {
-        let table = table();
-        let memory = page();
-        let at = memory.as_ptr() as u64;
-        let a = table.register(1, at, 8192, TAGGED, 0).unwrap();
-        let b = table.register(1, at + 4096, 4096, TAGGED, 0).unwrap();
-        assert!(table.deregister(at, a));
-        assert!(table.check(b, TagCheck::Tag(7), at + 4096, 4096, Access::RemoteWrite));
-    }
-
-    #[test]
-    fn limits_and_bad_ranges_are_refused() {
-        let table = RegionTable::new(RegionLimits {
-            regions: 1,
-            bytes: 1 << 20,
-            lock: LockPolicy::Never,
-        });
-        let memory = page();
-        let at = memory.as_ptr() as u64;
-        assert_eq!(
-            table.register(1, at, 0, TAGGED, 0),
-            Err(RegionError::Invalid)
-        );
-        assert_eq!(
-            table.register(1, 4096, 1, TAGGED, 0),
-            Err(RegionError::Invalid)
-        );
-        assert_eq!(
-            table.register(1, at, 2 << 20, TAGGED, 0),
-            Err(RegionError::Resource)
-        );
-        table.register(1, at, 1, TAGGED, 0).unwrap();
-        assert_eq!(
-            table.register(1, at, 1, TAGGED, 0),
-            Err(RegionError::Resource)
-        );
-    }
-}
+mod tests;

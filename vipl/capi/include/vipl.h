@@ -79,7 +79,9 @@ typedef struct {
 
 typedef VIP_USHORT VIP_RELIABILITY_LEVEL;
 
-/* Bits of a VIP_RELIABILITY_LEVEL: one in a VI, a set of them in a NIC. */
+/* Bits of a VIP_RELIABILITY_LEVEL: one in a VI, a set of them in a NIC. A send or RDMA write
+ * completes when it is on its way; at Reliable Reception when the peer has placed it, or with
+ * what the peer says of it (VIP_STATUS_REMOTE_DESC_ERROR, VIP_STATUS_RDMA_PROT_ERROR). */
 #define VIP_SERVICE_UNRELIABLE 0x01
 #define VIP_SERVICE_RELIABLE_DELIVERY 0x02
 #define VIP_SERVICE_RELIABLE_RECEPTION 0x04
@@ -105,7 +107,7 @@ typedef struct {
     VIP_ULONG NativeMTU;
     VIP_ULONG MaxPtags;
     VIP_RELIABILITY_LEVEL ReliabilityLevelSupport;
-    VIP_RELIABILITY_LEVEL RDMAReadSupport;
+    VIP_RELIABILITY_LEVEL RDMAReadSupport; /* the levels with RDMA reads */
 } VIP_NIC_ATTRIBUTES;
 
 /* ------------------------------------------------------------------------
@@ -157,7 +159,9 @@ typedef struct _VIP_DESCRIPTOR {
     VIP_DESCRIPTOR_SEGMENT DS[2];
 } VIP_DESCRIPTOR;
 
-/* VIP_CONTROL_SEGMENT.Control */
+/* VIP_CONTROL_SEGMENT.Control. The data segments of an RDMA read are where the bytes go: they
+ * belong to the library until the descriptor comes back. Immediate data is ignored with a read;
+ * VIP_CONTROL_QFENCE holds a descriptor until all earlier reads of its queue are complete. */
 #define VIP_CONTROL_OP_SENDRECV 0x0000
 #define VIP_CONTROL_OP_RDMAWRITE 0x0001
 #define VIP_CONTROL_OP_RDMAREAD 0x0002
@@ -205,7 +209,7 @@ typedef struct {
     VIP_QOS QoS;
     VIP_PROTECTION_HANDLE Ptag;
     VIP_BOOLEAN EnableRdmaWrite; /* the peer may write */
-    VIP_BOOLEAN EnableRdmaRead;  /* the peer may read */
+    VIP_BOOLEAN EnableRdmaRead;  /* the peer may read; not at VIP_SERVICE_UNRELIABLE */
 } VIP_VI_ATTRIBUTES;
 
 typedef struct _VIP_MEM_ATTRIBUTES {
@@ -279,8 +283,13 @@ typedef enum {
 
 #define VIP_SMI_AUTODISCOVERY ((VIP_ULONG)1)
 
+/*
+ * The caller allocates NumAdAddrs addresses, says in the HostAddressLen of each how much room it
+ * has (NicAddressLen or more), and an array of pointers to them. NumAdAddrs becomes the number of
+ * addresses there are; when it was less, none is written and the answer is VIP_ERROR_RESOURCE.
+ */
 typedef struct {
-    VIP_ULONG NumberOfHops;
+    VIP_ULONG NumberOfHops; /* 1: nodes connected directly */
     VIP_NET_ADDRESS **ADAddrArray;
     VIP_ULONG NumAdAddrs;
 } VIP_AUTODISCOVERY_LIST;
@@ -296,6 +305,11 @@ extern VIP_RETURN VipCloseNic(IN VIP_NIC_HANDLE NicHandle);
 
 extern VIP_RETURN VipQueryNic(IN VIP_NIC_HANDLE NicHandle,
                               OUT VIP_NIC_ATTRIBUTES *NicAttribs);
+
+/* For VIP_SMI_AUTODISCOVERY, SysManInfo points to a VIP_AUTODISCOVERY_LIST. */
+extern VIP_RETURN VipQuerySystemManagementInfo(IN VIP_NIC_HANDLE NicHandle,
+                                               IN VIP_ULONG InfoType,
+                                               IN OUT VIP_PVOID SysManInfo);
 
 extern VIP_RETURN VipErrorCallback(IN VIP_NIC_HANDLE NicHandle,
                                    IN VIP_PVOID Context,
@@ -319,6 +333,10 @@ extern VIP_RETURN VipQueryVi(IN VIP_VI_HANDLE ViHandle,
                              OUT VIP_VI_ATTRIBUTES *ViAttribs,
                              OUT VIP_BOOLEAN *ViSendQEmpty,
                              OUT VIP_BOOLEAN *ViRecvQEmpty);
+
+/* Of an Idle VI; when one attribute is refused, none changes. */
+extern VIP_RETURN VipSetViAttributes(IN VIP_VI_HANDLE ViHandle,
+                                     IN VIP_VI_ATTRIBUTES *ViAttribs);
 
 /* ------------------------------------------------------------------------
  * Connections, client and server
@@ -345,6 +363,25 @@ extern VIP_RETURN VipConnectRequest(IN VIP_VI_HANDLE ViHandle,
 extern VIP_RETURN VipDisconnect(IN VIP_VI_HANDLE ViHandle);
 
 /* ------------------------------------------------------------------------
+ * Connections between peers: both ask for the other's host and for the same
+ * discriminator in RemoteAddr; LocalAddr gives the VI its name, no more.
+ * A request waits for its match until its Timeout, which is not 0. What came
+ * of it is told once, by Done or Wait; until then VIP_NOT_DONE, and
+ * VIP_INVALID_STATE where there is nothing to tell.
+ * --------------------------------------------------------------------- */
+
+extern VIP_RETURN VipConnectPeerRequest(IN VIP_VI_HANDLE ViHandle,
+                                        IN VIP_NET_ADDRESS *LocalAddr,
+                                        IN VIP_NET_ADDRESS *RemoteAddr,
+                                        IN VIP_ULONG Timeout);
+
+extern VIP_RETURN VipConnectPeerDone(IN VIP_VI_HANDLE ViHandle,
+                                     OUT VIP_VI_ATTRIBUTES *RemoteViAttribs);
+
+extern VIP_RETURN VipConnectPeerWait(IN VIP_VI_HANDLE ViHandle,
+                                     OUT VIP_VI_ATTRIBUTES *RemoteViAttribs);
+
+/* ------------------------------------------------------------------------
  * Memory protection and registration
  * --------------------------------------------------------------------- */
 
@@ -368,6 +405,12 @@ extern VIP_RETURN VipQueryMem(IN VIP_NIC_HANDLE NicHandle,
                               IN VIP_PVOID Address,
                               IN VIP_MEM_HANDLE MemHandle,
                               OUT VIP_MEM_ATTRIBUTES *MemAttribs);
+
+/* When one attribute is refused, none changes. */
+extern VIP_RETURN VipSetMemAttributes(IN VIP_NIC_HANDLE NicHandle,
+                                      IN VIP_PVOID Address,
+                                      IN VIP_MEM_HANDLE MemHandle,
+                                      IN VIP_MEM_ATTRIBUTES *MemAttribs);
 
 /* ------------------------------------------------------------------------
  * Data transfer and completion
@@ -404,11 +447,42 @@ extern VIP_RETURN VipCQWait(IN VIP_CQ_HANDLE CQHandle,
                             OUT VIP_VI_HANDLE *ViHandle,
                             OUT VIP_BOOLEAN *RecvQueue);
 
+/*
+ * The Notify calls have Handler called once, with the next descriptor or entry that nobody asked
+ * for before, on a thread of the queue's own. DescriptorPtr is NULL when the queue became empty.
+ * Handler may make any call. VipDestroyVi, VipDestroyCQ and VipCloseNic cancel what was not called
+ * yet and wait for a Handler that is running, unless they are called from one.
+ */
+extern VIP_RETURN VipSendNotify(IN VIP_VI_HANDLE ViHandle,
+                                IN VIP_PVOID Context,
+                                IN void (*Handler)(IN VIP_PVOID Context,
+                                                   IN VIP_NIC_HANDLE NicHandle,
+                                                   IN VIP_VI_HANDLE ViHandle,
+                                                   IN VIP_DESCRIPTOR *DescriptorPtr));
+
+extern VIP_RETURN VipRecvNotify(IN VIP_VI_HANDLE ViHandle,
+                                IN VIP_PVOID Context,
+                                IN void (*Handler)(IN VIP_PVOID Context,
+                                                   IN VIP_NIC_HANDLE NicHandle,
+                                                   IN VIP_VI_HANDLE ViHandle,
+                                                   IN VIP_DESCRIPTOR *DescriptorPtr));
+
+extern VIP_RETURN VipCQNotify(IN VIP_CQ_HANDLE CQHandle,
+                              IN VIP_PVOID Context,
+                              IN void (*Handler)(IN VIP_PVOID Context,
+                                                 IN VIP_NIC_HANDLE NicHandle,
+                                                 IN VIP_VI_HANDLE ViHandle,
+                                                 IN VIP_BOOLEAN RecvQueue));
+
 extern VIP_RETURN VipCreateCQ(IN VIP_NIC_HANDLE NicHandle,
                               IN VIP_ULONG EntryCount,
                               OUT VIP_CQ_HANDLE *CQHandle);
 
 extern VIP_RETURN VipDestroyCQ(IN VIP_CQ_HANDLE CQHandle);
+
+/* What is in the queue stays, and it always holds what the VIs attached to it can complete. */
+extern VIP_RETURN VipResizeCQ(IN VIP_CQ_HANDLE CQHandle,
+                              IN VIP_ULONG EntryCount);
 
 /* ------------------------------------------------------------------------
  * Name service

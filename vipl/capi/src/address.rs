@@ -118,6 +118,21 @@ impl AddressOut {
             .ok_or(VipError::InvalidParameter)
     }
 
+    /// For the host part only: HostAddressLen says how much room there is.
+    ///
+    /// # Safety
+    /// As [`AddressOut::host_only`].
+    pub(crate) unsafe fn host_with_room(address: *mut VipNetAddress) -> Result<Self> {
+        // SAFETY: the caller's promise covers the lengths.
+        let [room, _] = unsafe { read_lengths(address) }?.map(usize::from);
+        if room < HOST_BYTES {
+            return Err(VipError::InvalidParameter);
+        }
+        NonNull::new(address.cast())
+            .map(Self)
+            .ok_or(VipError::InvalidParameter)
+    }
+
     /// Writes lengths, host and discriminator, and no byte behind them.
     pub(crate) fn set(&self, address: &NetAddress) {
         let discriminator = address.discriminator.as_bytes();

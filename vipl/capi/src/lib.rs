@@ -15,37 +15,50 @@
 //!
 //! | module | calls |
 //! | --- | --- |
+//! | `attributes` | VipSetViAttributes VipSetMemAttributes |
+//! | `management` | VipQuerySystemManagementInfo |
 //! | `nic` | VipOpenNic VipCloseNic VipQueryNic VipErrorCallback |
-//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ |
+//! | `vi` | VipCreateVi VipDestroyVi VipQueryVi VipCreateCQ VipDestroyCQ VipResizeCQ |
 //! | `queue` | VipPostSend VipPostRecv, the Done and Wait calls, VipCQDone VipCQWait |
+//! | `notify` | VipSendNotify VipRecvNotify VipCQNotify |
 //! | `connect` | VipConnectWait VipConnectAccept VipConnectReject VipConnectRequest VipDisconnect |
+//! | `peer` | VipConnectPeerRequest VipConnectPeerDone VipConnectPeerWait |
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
 
 mod address;
+mod attributes;
 mod connect;
 mod guard;
 mod logger;
+mod management;
 mod memory;
 mod name;
 mod nic;
+mod notify;
+mod peer;
 mod pointer;
 mod queue;
 mod types;
 mod vi;
 
+pub use attributes::{VipSetMemAttributes, VipSetViAttributes};
 pub use connect::{
     VipConnectAccept, VipConnectReject, VipConnectRequest, VipConnectWait, VipDisconnect,
 };
+pub use management::VipQuerySystemManagementInfo;
 pub use memory::{VipCreatePtag, VipDeregisterMem, VipDestroyPtag, VipQueryMem, VipRegisterMem};
 pub use name::{VipNSGetHostByAddr, VipNSGetHostByName, VipNSInit, VipNSShutdown};
 pub use nic::{VipCloseNic, VipErrorCallback, VipOpenNic, VipQueryNic};
+pub use notify::{VipCQNotify, VipRecvNotify, VipSendNotify};
+pub use peer::{VipConnectPeerDone, VipConnectPeerRequest, VipConnectPeerWait};
 pub use queue::{
     VipCQDone, VipCQWait, VipPostRecv, VipPostSend, VipRecvDone, VipRecvWait, VipSendDone,
     VipSendWait,
 };
 pub use types::{
-    ErrorHandlerFn, RawHandle, VipBoolean, VipErrorDescriptor, VipMemAttributes, VipNetAddress,
-    VipNicAttributes, VipReturn, VipUlong, VipViAttributes,
+    CqHandlerFn, ErrorHandlerFn, QueueHandlerFn, RawHandle, VipAutodiscoveryList, VipBoolean,
+    VipErrorDescriptor, VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong,
+    VipViAttributes,
 };
-pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi};
+pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi, VipResizeCQ};

@@ -65,15 +65,15 @@ pub unsafe extern "C" fn VipQueryNic(
 }
 
 /// The context pointer on its way to the thread that calls the handler.
-struct Context(*mut c_void);
+pub(crate) struct Context(pub(crate) *mut c_void);
 
 // SAFETY: the pointer is only handed back to the C function it was registered with; that function
-// runs on any thread by its contract [VIPL 3.8.1].
+// runs on any thread by its contract [VIPL 3.5.9, 3.8.1].
 unsafe impl Send for Context {}
 
 impl Context {
     /// The pointer. A method, so that closures capture the whole context and not its field.
-    fn get(&self) -> *mut c_void {
+    pub(crate) fn get(&self) -> *mut c_void {
         self.0
     }
 }

@@ -17,6 +17,12 @@ pub type VipUlong = c_ulong;
 /// The function that `VipErrorCallback` takes; `None` is NULL.
 pub type ErrorHandlerFn = Option<unsafe extern "C" fn(*mut c_void, *mut VipErrorDescriptor)>;
 
+/// The function that `VipSendNotify` and `VipRecvNotify` take.
+pub type QueueHandlerFn =
+    Option<unsafe extern "C" fn(*mut c_void, RawHandle, RawHandle, *mut RawDescriptor)>;
+/// The function that `VipCQNotify` takes.
+pub type CqHandlerFn = Option<unsafe extern "C" fn(*mut c_void, RawHandle, RawHandle, VipBoolean)>;
+
 /// Handles travel as pointers, sizes as `unsigned long`: both must hold 64 bits.
 const _: () = assert!(size_of::<RawHandle>() == 8 && size_of::<VipUlong>() == 8);
 
@@ -191,6 +197,18 @@ impl From<&MemAttributes> for VipMemAttributes {
     }
 }
 
+/// `VIP_AUTODISCOVERY_LIST` [VIPL 3.7.6].
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct VipAutodiscoveryList {
+    /// How far away nodes may be.
+    pub number_of_hops: VipUlong,
+    /// Pointers to the addresses to be written.
+    pub ad_addr_array: *mut *mut VipNetAddress,
+    /// How many there are; afterwards how many are needed.
+    pub num_ad_addrs: VipUlong,
+}
+
 /// `VIP_ERROR_DESCRIPTOR` [VIPL 4.4].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -343,6 +361,10 @@ const _: () = {
 
     assert!(size_of::<VipMemAttributes>() == 16);
     assert!(offset_of!(VipMemAttributes, enable_rdma_read) == 12);
+
+    assert!(size_of::<VipAutodiscoveryList>() == 24);
+    assert!(offset_of!(VipAutodiscoveryList, ad_addr_array) == 8);
+    assert!(offset_of!(VipAutodiscoveryList, num_ad_addrs) == 16);
 
     assert!(size_of::<VipErrorDescriptor>() == 48);
     assert!(offset_of!(VipErrorDescriptor, descriptor_ptr) == 24);

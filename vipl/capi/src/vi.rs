@@ -103,6 +103,14 @@ pub unsafe extern "C" fn VipCreateCQ(
     })
 }
 
+/// Changes how many entries a completion queue holds at least [VIPL 3.6.3].
+#[unsafe(no_mangle)]
+pub extern "C" fn VipResizeCQ(cq_handle: RawHandle, entry_count: VipUlong) -> VipReturn {
+    guarded("VipResizeCQ", || {
+        provider::resize_cq(cq_from_c(cq_handle), entry_count)
+    })
+}
+
 /// Destroys a completion queue that no VI uses [VIPL 3.6.2].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipDestroyCQ(cq_handle: RawHandle) -> VipReturn {

@@ -2,39 +2,15 @@
 
 mod common;
 
-use common::exceptions::{PENDING_LEVELS, PENDING_READS};
 use common::guide::Phase;
-use common::rows::Level;
 use common::suite::{Program, Run, Suite, programs, two_processes};
 use common::{Installation, Linkage};
 
-/// What the NIC offers is not said to be missing.
-fn check_pending(run: &Run) {
-    let (levels, reads) = run.offers;
-    let bit = |level: Level| 1 << level as u32;
-    for level in PENDING_LEVELS {
-        assert!(
-            levels & bit(*level) == 0,
-            "the NIC offers {}: take it from PENDING_LEVELS",
-            level.name()
-        );
-    }
-    for (row, level) in PENDING_READS {
-        assert!(
-            reads & bit(*level) == 0,
-            "the NIC offers reads at {}: take {row} from PENDING_READS, and test it",
-            level.name()
-        );
-    }
-}
-
-/// Every test of the program ran, but for those of a level that is said to be missing.
+/// Every test of the program ran.
 fn check_complete(suite: &Suite<'_>, program: &Program, run: &Run) {
     for test in suite.declared(program) {
-        let known = run.ran.contains(&test.name)
-            || (run.pending.contains(&test.name) && !PENDING_LEVELS.is_empty());
         assert!(
-            known,
+            run.ran.contains(&test.name),
             "{}: {} did not run: {run:?}",
             program.source(),
             test.name
@@ -49,7 +25,6 @@ fn as_two_processes(phase: Phase) {
     for program in &programs {
         let mut command = two_processes(&installation, &suite.path(program));
         let run = suite.run(program, &mut command);
-        check_pending(&run);
         check_complete(&suite, program, &run);
     }
 }

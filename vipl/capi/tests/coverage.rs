@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::sync::OnceLock;
 
-use common::exceptions::{NEVER, PENDING_CALLS, PENDING_LEVELS, PENDING_READS};
+use common::exceptions::NEVER;
 use common::guide::{CALLS, Phase};
 use common::rows::{Level, ROWS};
 use common::suite::{Declared, Program, Suite, programs};
-use common::{Installation, declared_calls, workspace};
+use common::{Installation, workspace};
 
 /// Tests by what they show: their names as the document has them.
 type Shown<K> = BTreeMap<K, BTreeSet<String>>;
@@ -66,10 +66,6 @@ fn never(call: &str, code: &str) -> Option<&'static str> {
     found.map(|never| never.2)
 }
 
-fn row_is_pending(row: &str, level: Level) -> bool {
-    PENDING_LEVELS.contains(&level) || PENDING_READS.contains(&(row, level))
-}
-
 /// What is declared exists in the guide's tables, and nothing is both tested and excused.
 #[test]
 fn declarations_and_exceptions_are_of_the_guide() {
@@ -84,10 +80,6 @@ fn declarations_and_exceptions_are_of_the_guide() {
             never(call, code),
             None,
             "{tests:?}: {call} {code} is said never to occur"
-        );
-        assert!(
-            !PENDING_CALLS.contains(&call.as_str()),
-            "{tests:?}: {call} is said to be missing"
         );
     }
     for ((row, level, side), tests) in &coverage.rows {
@@ -128,34 +120,11 @@ fn declarations_and_exceptions_are_of_the_guide() {
     }
 }
 
-/// A call is declared in the header, or pending, and never both.
-#[test]
-fn pending_calls_are_missing() {
-    let declared = declared_calls();
-    for call in &CALLS {
-        assert_ne!(
-            declared.contains(call.name),
-            PENDING_CALLS.contains(&call.name),
-            "{}: in the header, or in PENDING_CALLS",
-            call.name
-        );
-    }
-    for call in PENDING_CALLS {
-        assert!(
-            CALLS.iter().any(|known| known.name == *call),
-            "{call} is not of the guide"
-        );
-    }
-}
-
 #[test]
 fn every_return_code_has_a_test_or_a_reason() {
     let coverage = coverage();
     let mut missing = Vec::new();
-    for call in CALLS
-        .iter()
-        .filter(|call| !PENDING_CALLS.contains(&call.name))
-    {
+    for call in &CALLS {
         for code in call.codes {
             let key = (call.name.to_owned(), (*code).to_owned());
             if !coverage.answers.contains_key(&key) && never(call.name, code).is_none() {
@@ -178,7 +147,7 @@ fn every_row_has_a_test_at_every_level_and_side() {
                     level.name().to_owned(),
                     (*side).to_owned(),
                 );
-                if !coverage.rows.contains_key(&key) && !row_is_pending(row.name, level) {
+                if !coverage.rows.contains_key(&key) {
                     missing.push(key);
                 }
             }
@@ -226,7 +195,6 @@ fn calls_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
             let key = (call.name.to_owned(), (*code).to_owned());
             let told = match never(call.name, code) {
                 Some(reason) => format!("never: {reason}"),
-                None if PENDING_CALLS.contains(&call.name) => "not in this version".to_owned(),
                 None => names(coverage.answers.get(&key)).unwrap_or_else(|| "missing".to_owned()),
             };
             let phase = call.phase.folder();
@@ -254,11 +222,8 @@ fn rows_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
                     level.name().to_owned(),
                     (*side).to_owned(),
                 );
-                let told = if row_is_pending(row.name, level) {
-                    "not in this version".to_owned()
-                } else {
-                    names(coverage.rows.get(&key)).unwrap_or_else(|| "missing".to_owned())
-                };
+                let told =
+                    names(coverage.rows.get(&key)).unwrap_or_else(|| "missing".to_owned());
                 let level = level.name();
                 writeln!(
                     text,

@@ -66,6 +66,44 @@ fn eight_clients_at_once() {
     assert_eq!(printed.matches(&told).count(), 8, "{printed}");
 }
 
+/// The same by handlers, in both languages; one of the clients is killed in the middle of its work.
+fn clients_at_a_notify_server(installation: &Installation, server: Running) {
+    let endless = start(
+        installation,
+        "EchoClient",
+        &["-i", "1000000000", "-s", "64", "localhost"],
+    );
+    let clients: Vec<Running> = (0..4)
+        .map(|_| start(installation, "EchoClient", &["-i", "50", "localhost"]))
+        .collect();
+    for client in clients {
+        let printed = client.succeed();
+        assert!(
+            printed.contains(&format!("{}, 0 errors", totals(50))),
+            "{printed}"
+        );
+    }
+    endless.kill();
+    let printed = server.succeed();
+    assert_eq!(printed.matches(&totals(50)).count(), 4, "{printed}");
+}
+
+#[test]
+fn clients_at_a_c_server_of_handlers() {
+    let installation = Installation::new("notify-c");
+    installation.make_examples();
+    let server = serve(&installation, "EchoNotify", &["-c", "5"]);
+    clients_at_a_notify_server(&installation, server);
+}
+
+#[test]
+fn clients_at_a_rust_server_of_handlers() {
+    let installation = Installation::new("notify-rust");
+    installation.make_examples();
+    let server = serve_at(&installation, &rust_example("echo_notify"), &["-c", "5"]);
+    clients_at_a_notify_server(&installation, server);
+}
+
 /// Programs of both languages are on one network: a C client at a Rust server.
 #[test]
 fn c_clients_at_a_rust_server() {
@@ -189,6 +227,41 @@ fn rdma_write() {
         "RdmaWrite client: the server found every byte right\n"
     );
     assert_eq!(server.succeed(), "RdmaWrite server: every byte was right\n");
+}
+
+/// Parts of one parallel program, in both languages, each connected with each other one.
+#[test]
+fn peers() {
+    let installation = Installation::new("peers");
+    installation.make_examples();
+    let parts = ["0", "1", "2", "3", "4"];
+    let rust = rust_example("peers");
+    let running = parts.map(|rank| match rank {
+        "1" | "3" => start_at(&installation, &rust, &[rank, "5"]),
+        _ => start(&installation, "Peers", &["-r", rank, "-n", "5"]),
+    });
+    for (rank, part) in parts.into_iter().zip(running) {
+        let printed = part.succeed();
+        let expected = format!("part {rank} of 5: the sum is 10\n");
+        assert!(printed.ends_with(&expected), "{printed}");
+    }
+}
+
+/// A part whose peers do not come says so when its time is over.
+#[test]
+fn a_part_alone() {
+    let installation = Installation::new("peers-alone");
+    installation.make_examples();
+    let program = installation.file("Peers");
+    let mut alone = installation.command(&program);
+    let output = alone.args(["-r", "1", "-n", "2", "-t", "200"]).output();
+    let output = output.expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).expect("text");
+    assert!(
+        said.contains("Peers: no connection with part 0: VIP_TIMEOUT"),
+        "{said}"
+    );
 }
 
 /// The program in the guide compiles and does what it says.

@@ -142,16 +142,27 @@ pub(crate) fn connect(client: &End, server: &End) {
     let address = server.nic.local_address(&discriminator).unwrap();
     thread::scope(|scope| {
         scope.spawn(|| {
-            server
-                .nic
-                .connect_wait(&address, WAIT)
-                .unwrap()
-                .accept(&server.vi)
-                .unwrap()
+            let accept = || {
+                let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
+                request.accept(&server.vi)
+            };
+            until_answered(accept);
         });
         let own = client.nic.local_address(b"client").unwrap();
         persist(|| client.vi.connect(&own, &address, WAIT)).unwrap();
     });
+}
+
+/// Accepts until the client has waited for the answer: one that found the server silent for too long, on a machine that
+/// has much to do, asks again.
+pub(crate) fn until_answered(mut accept: impl FnMut() -> Result<()>) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match accept() {
+            Err(VipError::Timeout) if Instant::now() < deadline => {}
+            outcome => return outcome.unwrap(),
+        }
+    }
 }
 
 /// Two reliable VIs of this process, connected.
@@ -249,6 +260,17 @@ impl SecondProcess {
             .env(CHILD_MARK, segment());
         change(&mut command);
         Self(command.spawn().unwrap())
+    }
+
+    /// Stops it where it is; it has stopped when this returns.
+    pub(crate) fn stop(&self) {
+        let pid = self.0.id() as libc::pid_t;
+        // SAFETY: signals a child that was not waited for, so that the number is still its own.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
+        let mut status = 0;
+        // SAFETY: as above; waitpid(2) writes one status.
+        let waited = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+        assert!(waited == pid && libc::WIFSTOPPED(status));
     }
 
     /// Ends it as nothing can prevent.

@@ -10,7 +10,7 @@ use vipl::{
     Result, ViAttributes, ViHandle,
 };
 
-use super::{MAX_TRANSFER_BYTES, WAIT, persist, unique_discriminator};
+use super::{MAX_TRANSFER_BYTES, WAIT, persist, unique_discriminator, until_answered};
 
 pub(crate) const PAGE_BYTES: usize = 4096;
 
@@ -237,8 +237,10 @@ pub(crate) fn connect(client: &RawEnd, server: &RawEnd) {
     );
     thread::scope(|scope| {
         scope.spawn(|| {
-            let request = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
-            vip::connect_accept(request.conn, server.vi).unwrap();
+            until_answered(|| {
+                let request = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
+                vip::connect_accept(request.conn, server.vi)
+            });
         });
         persist(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
     });

@@ -162,7 +162,7 @@ pub(crate) fn ping(server: &Server, own: &str) -> Result<(), Failure> {
 }
 
 /// One message there and back; false if the connection is lost.
-fn round_trip(
+pub(crate) fn round_trip(
     vi: &Vi,
     serial: u64,
     descriptors: &mut Vec<vipl::Descriptor>,

@@ -7,6 +7,7 @@
 
 mod breaks;
 mod echo;
+mod failure;
 mod flood;
 mod message;
 mod queue;
@@ -39,6 +40,17 @@ enum Role {
         /// What the client calls itself.
         #[arg(long)]
         own: String,
+    },
+    /// Connects, sees its NIC fail, takes it down and, told so by its input, opens it again.
+    Outlive {
+        #[command(flatten)]
+        server: Server,
+        /// What the client calls itself.
+        #[arg(long)]
+        own: String,
+        /// How often the NIC fails.
+        #[arg(long)]
+        failures: u32,
     },
     /// Counts the messages of an unreliable connection.
     UdSink {
@@ -87,6 +99,11 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().role {
         Role::Serve { name } => echo::serve(&name),
         Role::Ping { server, own } => echo::ping(&server, &own),
+        Role::Outlive {
+            server,
+            own,
+            failures,
+        } => failure::outlive(&server, &own, failures),
         Role::UdSink { name } => flood::sink(&name),
         Role::UdSource { server, messages } => flood::source(&server, messages),
         Role::RdSink { name, rounds } => breaks::sink(&name, rounds),

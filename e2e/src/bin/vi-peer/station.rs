@@ -52,6 +52,9 @@ impl Station {
                 let name = error.vi.and_then(|vi| known.get(&vi));
                 println!("lost {}", name.map_or("a connection", String::as_str));
             }
+            if error.code == ErrorCode::Catastrophic {
+                println!("failed {:?}", error.resource);
+            }
             // The program may have ended already: then nobody counts any more.
             let _ = sender.send(Event {
                 vi: error.vi,
@@ -121,6 +124,21 @@ impl Station {
             let left = deadline.saturating_duration_since(Instant::now());
             if losses > 0 || left.is_zero() {
                 return losses;
+            }
+            self.watch(left);
+        }
+    }
+
+    /// How often the NIC was reported to have failed, once it was, or until the limit.
+    pub(crate) fn failures(&mut self, limit: Duration) -> usize {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.seen.extend(self.events.try_iter());
+            let is_failure = |e: &&Event| e.vi.is_none() && e.code == ErrorCode::Catastrophic;
+            let failures = self.seen.iter().filter(is_failure).count();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if failures > 0 || left.is_zero() {
+                return failures;
             }
             self.watch(left);
         }

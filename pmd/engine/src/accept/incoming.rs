@@ -22,8 +22,8 @@ pub(crate) enum IncomingState {
     Held,
     /// RESP1 was sent for this VI.
     Accepting(ViIndex),
-    /// The consumer said no; the client may ask again because the answer was lost.
-    Rejected,
+    /// It was answered with this; the client may ask again because the answer was lost.
+    Refused(ConnectReason),
     /// The client gave up or went.
     Void,
 }
@@ -31,9 +31,10 @@ pub(crate) enum IncomingState {
 /// A request as it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
+    mode: ConnectMode,
     generation: u32,
     pub(super) state: IncomingState,
-    pub(super) s_id: NPortId,
+    pub(crate) s_id: NPortId,
     pub(super) connection_id: u32,
     pub(super) originator_handle: u32,
     pub(super) first_msg_id: u32,
@@ -46,13 +47,14 @@ pub(crate) struct Incoming {
 
 /// A RESP1 that ends its exchange.
 #[derive(Clone, Copy, Debug)]
-struct FinalResponse {
-    to: NPortId,
-    at: Sequence,
-    originator_handle: u32,
-    connection_id: u32,
-    status: ConnectStatus,
-    reason: ConnectReason,
+pub(super) struct FinalResponse {
+    pub(super) to: NPortId,
+    pub(super) at: Sequence,
+    pub(super) mode: ConnectMode,
+    pub(super) originator_handle: u32,
+    pub(super) connection_id: u32,
+    pub(super) status: ConnectStatus,
+    pub(super) reason: ConnectReason,
 }
 
 impl Engine {
@@ -76,14 +78,18 @@ impl Engine {
             }
         };
         let handle = request.vi_handle;
-        if connect_request::mode(iu.header.flags) != Some(ConnectMode::ClientServer) {
+        let Some(mode) = connect_request::mode(iu.header.flags) else {
             self.counters.count(Counter::NoMatch);
             self.refuse(frame, iu, handle, ConnectReason::NoMatch, host);
             return;
-        }
+        };
         if request.remote.host != self.config.host {
             self.counters.count(Counter::NoMatch);
             self.refuse(frame, iu, handle, ConnectReason::NotMyAddress, host);
+            return;
+        }
+        if mode == ConnectMode::PeerToPeer {
+            self.handle_peer_request(now_ns, frame, iu, &request, host);
             return;
         }
         if self.repeated_request(frame, &request, iu.header.connection_id(), host) {
@@ -109,7 +115,7 @@ impl Engine {
     }
 
     /// Keeps a request in this place for its consumer.
-    fn hold(
+    pub(super) fn hold(
         &mut self,
         index: u32,
         frame: &FrameView<'_>,
@@ -118,6 +124,7 @@ impl Engine {
     ) -> ConnId {
         self.next_generation = self.next_generation.wrapping_add(1);
         self.incoming[index as usize] = Some(Incoming {
+            mode: connect_request::mode(iu.header.flags).unwrap_or_default(),
             generation: self.next_generation,
             state: IncomingState::Held,
             s_id: frame.fc.s_id,
@@ -136,7 +143,7 @@ impl Engine {
     }
 
     /// A place for a request. Those that are only kept to be refused again make room first.
-    fn free_incoming(&mut self) -> Option<u32> {
+    pub(super) fn free_incoming(&mut self) -> Option<u32> {
         if let Some(at) = self.incoming.iter().position(Option::is_none) {
             return Some(at as u32);
         }
@@ -144,17 +151,17 @@ impl Engine {
             self.incoming.push(None);
             return Some(self.incoming.len() as u32 - 1);
         }
-        let rejected = |i: &Option<Incoming>| {
+        let refused = |i: &Option<Incoming>| {
             i.as_ref()
-                .is_some_and(|i| i.state == IncomingState::Rejected)
+                .is_some_and(|i| matches!(i.state, IncomingState::Refused(_)))
         };
-        let index = self.incoming.iter().position(rejected)? as u32;
+        let index = self.incoming.iter().position(refused)? as u32;
         self.drop_incoming(index);
         Some(index)
     }
 
     /// A request that we know already: said again what was said before.
-    fn repeated_request<H: Host>(
+    pub(super) fn repeated_request<H: Host>(
         &mut self,
         frame: &FrameView<'_>,
         request: &ConnectRequest,
@@ -180,10 +187,11 @@ impl Engine {
         };
         let superseded =
             core::mem::replace(&mut incoming.answer_at, Sequence::answering(&frame.fc));
-        let newest = incoming.answer_at;
+        let (newest, mode) = (incoming.answer_at, incoming.mode);
         let final_response = |at, status, reason| FinalResponse {
             to: s_id,
             at,
+            mode,
             originator_handle: request.vi_handle,
             connection_id,
             status,
@@ -201,10 +209,9 @@ impl Engine {
                 }
                 self.send_response1_accept(vi, host);
             }
-            IncomingState::Rejected => {
-                let reason = ConnectReason::Rejected;
-                let rejected = final_response(newest, ConnectStatus::Failed, reason);
-                self.respond(&rejected, host);
+            IncomingState::Refused(reason) => {
+                let refused = final_response(newest, ConnectStatus::Failed, reason);
+                self.respond(&refused, host);
             }
             IncomingState::Held | IncomingState::Void => {}
         }
@@ -223,6 +230,7 @@ impl Engine {
         let refusal = FinalResponse {
             to: frame.fc.s_id,
             at: Sequence::answering(&frame.fc),
+            mode: connect_request::mode(iu.header.flags).unwrap_or_default(),
             originator_handle,
             connection_id: iu.header.connection_id(),
             status: ConnectStatus::Failed,
@@ -244,6 +252,7 @@ impl Engine {
         let refusal = FinalResponse {
             to: incoming.s_id,
             at: incoming.answer_at,
+            mode: incoming.mode,
             originator_handle: incoming.originator_handle,
             connection_id: incoming.connection_id,
             status: ConnectStatus::Failed,
@@ -253,7 +262,7 @@ impl Engine {
     }
 
     /// Without room the request is repeated.
-    fn respond<H: Host>(&mut self, response: &FinalResponse, host: &mut H) {
+    pub(super) fn respond<H: Host>(&mut self, response: &FinalResponse, host: &mut H) {
         let mut payload = [0u8; ConnectResponse::BYTES];
         ConnectResponse {
             vi_handle: 0,
@@ -264,7 +273,7 @@ impl Engine {
             attributes: Attributes::default(),
         }
         .emit(&mut payload);
-        let flags = match response.status {
+        let error = match response.status {
             ConnectStatus::Failed => connect_response::ERROR,
             ConnectStatus::GoOn
             | ConnectStatus::Pending
@@ -277,9 +286,10 @@ impl Engine {
             opcode: Opcode::ConnectResponse1,
             f_ctl: profile::F_CTL_FINAL_REPLY,
             handle: response.originator_handle,
-            flags,
+            flags: response.mode.to_flags() | error,
             msg_id: 0,
             parameter: connect_parameter::pack(response.status, response.reason),
+            port_name: 0,
             connection_id: response.connection_id,
         };
         self.send_connection_iu(&iu, &payload, host);
@@ -304,10 +314,10 @@ impl Engine {
         self.timers.clear(TimerKey::Incoming(index));
     }
 
-    /// Keeps a rejected request for as long as the client may repeat it unanswered.
-    pub(super) fn remember_rejected(&mut self, now_ns: u64, conn: ConnId) {
+    /// Keeps a refused request for as long as the client may repeat it unanswered.
+    pub(super) fn remember_refused(&mut self, now_ns: u64, conn: ConnId, reason: ConnectReason) {
         if let Some(incoming) = self.incoming_mut(conn) {
-            incoming.state = IncomingState::Rejected;
+            incoming.state = IncomingState::Refused(reason);
             let end_ns = now_ns + self.config.ulp_timeout_ns;
             self.timers.set(end_ns, TimerKey::Incoming(conn.index));
         }
@@ -354,7 +364,7 @@ impl Engine {
         };
         match incoming.state {
             IncomingState::Held => incoming.state = IncomingState::Void,
-            IncomingState::Rejected => self.incoming[index as usize] = None,
+            IncomingState::Refused(_) => self.incoming[index as usize] = None,
             IncomingState::Accepting(_) | IncomingState::Void => {}
         }
     }

@@ -1,4 +1,5 @@
-//! The client's request, until RESP1 decides.
+//! A request of ours, until RESP1 decides: a client's, or one of the peer pool
+//! (`peer` has what is special about those).
 //!
 //! A host may be several ports (one for each of its programs): all are asked.
 //! The first that accepts is taken, and the others are told that the request is
@@ -8,12 +9,13 @@
 
 use fcvi_frame::connect::{ConnectRequest, NetAddress};
 use fcvi_frame::fc::NPortId;
-use fcvi_frame::flags::connect_request;
+use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 
 use crate::closing::Farewell;
+use crate::config::EngineConfig;
 use crate::connect::{ConnectCommand, ConnectError};
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
@@ -42,11 +44,25 @@ pub(super) struct Target {
     /// The open exchange of the last request, if it is unanswered, and its next SEQ_CNT.
     pub(super) exchange: Option<(u16, u16)>,
     asked: bool,
-    ask_at_ns: u64,
+    pub(super) ask_at_ns: u64,
+    /// Peer-to-peer: how long it is left alone once it is asked again.
+    pub(super) interval_ns: u64,
 }
 
 impl Target {
-    fn is_open(&self) -> bool {
+    /// A port that is to be asked now.
+    fn new(id: NPortId, now_ns: u64, interval_ns: u64) -> Self {
+        Self {
+            id,
+            answer: Answer::Silent,
+            exchange: None,
+            asked: false,
+            ask_at_ns: now_ns,
+            interval_ns,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
         matches!(self.answer, Answer::Silent | Answer::Pending)
     }
 }
@@ -61,17 +77,37 @@ enum Silence {
 
 /// A connection request of ours.
 #[derive(Debug)]
-pub(crate) struct ClientAttempt {
+pub(crate) struct Attempt {
+    pub(super) mode: ConnectMode,
     pub(super) connection_id: u32,
     pub(super) first_msg_id: u32,
     pub(super) targets: Vec<Target>,
     local: NetAddress,
     remote: NetAddress,
-    deadline_ns: Option<u64>,
+    pub(super) deadline_ns: Option<u64>,
     silence: Silence,
 }
 
-impl ClientAttempt {
+impl Attempt {
+    /// The ports that were asked.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = NPortId> {
+        self.targets.iter().map(|target| target.id)
+    }
+
+    /// Asks this port, too, if it is not asked already.
+    pub(super) fn ask_also(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
+        let fresh = Target::new(id, now_ns, interval_ns);
+        match self.targets.iter_mut().find(|t| t.id == id) {
+            Some(target) if target.is_open() => {}
+            // Its exchange is abandoned when the next one is opened.
+            Some(target) => {
+                let exchange = target.exchange;
+                *target = Target { exchange, ..fresh };
+            }
+            None => self.targets.push(fresh),
+        }
+    }
+
     /// When it wants to be looked after.
     pub(super) fn next_attention_ns(&self) -> u64 {
         let asks = self.targets.iter().filter(|t| t.is_open());
@@ -82,8 +118,12 @@ impl ClientAttempt {
         at_ns.min(self.deadline_ns.unwrap_or(u64::MAX))
     }
 
-    /// The outcome, if no port is left that could say yes.
+    /// The outcome, if no port is left that could say yes. To a peer request a port that is
+    /// not known yet may still say it.
     fn failure(&self) -> Option<ConnectError> {
+        if self.mode == ConnectMode::PeerToPeer {
+            return None;
+        }
         let undecided = |t: &Target| match t.answer {
             Answer::Pending => true,
             Answer::Silent => self.silence != Silence::Over,
@@ -113,11 +153,16 @@ impl ClientAttempt {
         }
     }
 
-    /// When to ask a port again that is asked now.
-    fn ask_again_ns(&self, answer: Answer, silent_port_ns: u64, interval_ns: u64) -> u64 {
+    /// How long a port that is asked now is left alone.
+    fn ask_again_in_ns(&self, target: &mut Target, config: &EngineConfig) -> u64 {
+        if self.mode == ConnectMode::PeerToPeer {
+            let interval_ns = target.interval_ns;
+            target.interval_ns = config.slower(interval_ns);
+            return interval_ns;
+        }
         match self.silence {
-            Silence::Until(_) if answer == Answer::Silent => silent_port_ns / 4,
-            Silence::Unlimited | Silence::Until(_) | Silence::Over => interval_ns,
+            Silence::Until(_) if target.answer == Answer::Silent => config.silent_port_ns / 4,
+            Silence::Unlimited | Silence::Until(_) | Silence::Over => config.retry_interval_ns(),
         }
     }
 }
@@ -141,37 +186,50 @@ impl Engine {
         if command.targets.is_empty() {
             return Err(ConnectError::NotReachable);
         }
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.forget_outcomes();
+        }
+        host.set_state(vi, EndpointState::ConnectPending);
+        let deadline_ns = command.deadline_ns(now_ns);
+        let mode = ConnectMode::ClientServer;
+        self.start_request(now_ns, vi, mode, command, deadline_ns, host);
+        Ok(())
+    }
+
+    /// Asks for a connection, under a handle and a connection ID that nobody heard of before.
+    pub(super) fn start_request<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        mode: ConnectMode,
+        command: &ConnectCommand<'_>,
+        deadline_ns: Option<u64>,
+        host: &mut H,
+    ) {
         let handle = self.new_handle(vi, host);
         self.next_connection_id = self.next_connection_id.wrapping_add(1);
-        let asked = |id: &NPortId| Target {
-            id: *id,
-            answer: Answer::Silent,
-            exchange: None,
-            asked: false,
-            ask_at_ns: now_ns,
-        };
-        let attempt = ClientAttempt {
+        let interval_ns = self.config.peer_retry_ns;
+        let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
+        let attempt = Attempt {
+            mode,
             connection_id: self.next_connection_id,
             first_msg_id: host.random(),
             targets: command.targets.iter().map(asked).collect(),
             local: command.local,
             remote: command.remote,
-            deadline_ns: command.timeout_ns.map(|t| now_ns.saturating_add(t)),
+            deadline_ns,
             silence: Silence::Unlimited,
         };
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.handle = handle;
-            ep.outcome = None;
             ep.phase = Phase::Requesting(Box::new(attempt));
         }
-        host.set_state(vi, EndpointState::ConnectPending);
         self.ask_targets(now_ns, vi, host);
         self.arm_connect_timer(vi);
-        Ok(())
     }
 
     /// Asks every port whose time has come and that did not refuse.
-    fn ask_targets<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+    pub(super) fn ask_targets<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -187,9 +245,7 @@ impl Engine {
                 continue;
             }
             target.ask_at_ns = if self.ask(now_ns, &attempt, &mut target, &payload, host) {
-                let silent_port_ns = self.config.silent_port_ns;
-                let interval_ns = self.retry_interval_ns();
-                now_ns + attempt.ask_again_ns(target.answer, silent_port_ns, interval_ns)
+                now_ns + attempt.ask_again_in_ns(&mut target, &self.config)
             } else {
                 now_ns + NO_ROOM_RETRY_NS
             };
@@ -203,7 +259,7 @@ impl Engine {
     fn request_payload(
         &self,
         now_ns: u64,
-        attempt: &ClientAttempt,
+        attempt: &Attempt,
         handle: u32,
         params: &ViParams,
     ) -> [u8; ConnectRequest::BYTES] {
@@ -227,7 +283,7 @@ impl Engine {
     fn ask<H: Host>(
         &mut self,
         now_ns: u64,
-        attempt: &ClientAttempt,
+        attempt: &Attempt,
         target: &mut Target,
         payload: &[u8],
         host: &mut H,
@@ -237,10 +293,14 @@ impl Engine {
             return false;
         };
         let at = Sequence::first_of(exchange);
-        let flags = if target.asked {
+        let retry = if target.asked {
             connect_request::RETRY
         } else {
             0
+        };
+        let port_name = match attempt.mode {
+            ConnectMode::ClientServer => 0,
+            ConnectMode::PeerToPeer => self.config.port_name,
         };
         let iu = ConnectionIu {
             to: target.id,
@@ -248,9 +308,10 @@ impl Engine {
             opcode: Opcode::ConnectRequest,
             f_ctl: profile::F_CTL_REQUEST,
             handle: profile::HANDLE_NONE,
-            flags,
+            flags: attempt.mode.to_flags() | retry,
             msg_id: attempt.first_msg_id,
             parameter: 0,
+            port_name,
             connection_id: attempt.connection_id,
         };
         if !self.send_connection_iu(&iu, payload, host) {
@@ -311,7 +372,7 @@ impl Engine {
     }
 
     /// Ends a request that got no connection: the VI is Idle again, receives posted on it stay.
-    pub(super) fn fail_request<H: Host>(
+    pub(crate) fn fail_request<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -324,7 +385,7 @@ impl Engine {
         };
         ep.phase = Phase::Idle;
         ep.handle = 0;
-        ep.outcome = Some(Err(error));
+        ep.conclude(Err(error));
         self.arm_connect_timer(vi);
         host.set_state(vi, EndpointState::Idle);
         host.control_event();
@@ -341,12 +402,18 @@ impl Engine {
         let Some(Phase::Requesting(attempt)) = self.endpoint_mut(vi).map(|ep| &mut ep.phase) else {
             return;
         };
-        let connection_id = attempt.connection_id;
+        let (mode, connection_id) = (attempt.mode, attempt.connection_id);
         for target in core::mem::take(&mut attempt.targets) {
             if let Some((ox_id, seq_cnt)) = target.exchange {
                 self.exchanges.abandon(now_ns, ox_id, seq_cnt);
             }
-            if Some(target.id) != keep && target.asked && target.is_open() {
+            let may_hold_it = match mode {
+                ConnectMode::ClientServer => target.asked && target.is_open(),
+                // No port keeps a peer request. One that accepted it says so until it is
+                // answered: then it is told.
+                ConnectMode::PeerToPeer => false,
+            };
+            if Some(target.id) != keep && may_hold_it {
                 let farewell = Farewell {
                     peer: target.id,
                     peer_handle: profile::HANDLE_NONE,
@@ -363,6 +430,12 @@ impl Engine {
     pub(crate) fn targets_gone<H: Host>(&mut self, now_ns: u64, id: NPortId, host: &mut H) {
         for slot in 0..self.endpoints.len() {
             let vi = ViIndex(slot as u32);
+            if let Some(peer) = self
+                .endpoint_mut(vi)
+                .and_then(|ep| ep.peer_request.as_mut())
+            {
+                peer.port_gone(id);
+            }
             let asked = self.endpoint(vi).is_some_and(|ep| match &ep.phase {
                 Phase::Requesting(attempt) => attempt.targets.iter().any(|t| t.id == id),
                 Phase::Idle

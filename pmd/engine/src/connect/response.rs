@@ -1,7 +1,8 @@
-//! The client on RESP1 and RESP3.
+//! The originator on RESP1 and RESP3.
 
 use fcvi_frame::connect::ConnectResponse;
 use fcvi_frame::fc::{FCtl, NPortId};
+use fcvi_frame::flags::ConnectMode;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
@@ -57,18 +58,24 @@ impl Engine {
             return;
         }
         self.end_request_exchange(now_ns, frame, exchange);
+        let peer = self.asks_as_peer(vi);
         let error = match (status, reason) {
             (ConnectStatus::Pending, _) => {
                 self.note_answer(now_ns, vi, s_id, Answer::Pending, host);
                 return;
             }
-            (_, ConnectReason::NoMatch | ConnectReason::NotMyAddress) => {
+            (_, ConnectReason::NoMatch | ConnectReason::NotMyAddress) if !peer => {
                 self.note_answer(now_ns, vi, s_id, Answer::NoMatch, host);
                 return;
             }
             (_, ConnectReason::ReliabilityLevel) => ConnectError::ReliabilityLevel,
             (_, ConnectReason::MaxTransferSize) => ConnectError::MaxTransferSize,
             (_, ConnectReason::Qos) => ConnectError::Qos,
+            // Whatever else a port says: a peer request stays in the pool until its time is over.
+            _ if peer => {
+                self.note_answer(now_ns, vi, s_id, Answer::Pending, host);
+                return;
+            }
             (_, ConnectReason::NoResources) => ConnectError::Resources,
             (_, ConnectReason::TimedOut) => ConnectError::Timeout,
             _ => ConnectError::Rejected,
@@ -187,6 +194,7 @@ impl Engine {
             connection_id: iu.header.connection_id(),
             at: Sequence::answering(&frame.fc),
             originator: true,
+            mode: attempt.mode,
             exchange_open: exchange.is_some(),
             remote: payload.attributes,
         };
@@ -194,6 +202,12 @@ impl Engine {
             compare(&self.attributes_of(&params), &payload.attributes)
         } else {
             self.counters.count(Counter::DropBadIu);
+            if link.mode == ConnectMode::PeerToPeer {
+                // Not an answer: others may give one.
+                self.end_request_exchange(now_ns, frame, exchange);
+                self.note_answer(now_ns, vi, link.peer, Answer::Pending, host);
+                return;
+            }
             Err(ConnectError::Rejected)
         };
         self.cancel_request(now_ns, vi, Some(link.peer), host);
@@ -208,7 +222,7 @@ impl Engine {
         }
         self.bind(now_ns, vi, link, first_msg_id, iu.header.msg_id);
         let sent = self.send_response2(vi, host);
-        let wait = self.await_from(now_ns, sent);
+        let wait = self.await_from(now_ns, vi, sent);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::AwaitResponse3(wait);
         }
@@ -264,7 +278,7 @@ impl Engine {
         let exchange_open = core::mem::take(&mut link.exchange_open);
         let at = link.at;
         ep.phase = Phase::Connected;
-        ep.outcome = Some(Ok(remote));
+        ep.conclude(Ok(remote));
         if exchange_open {
             self.exchanges.close(at.ox_id, at.next_seq_cnt());
         }

@@ -8,7 +8,8 @@ use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
 
 use super::rng::Rng;
 use crate::{
-    AsyncError, Claim, Completion, EndpointState, Host, SendWork, Status, Transmit, ViIndex,
+    AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
+    ViIndex,
 };
 
 /// What a consumer sees of a VI, in order.
@@ -37,11 +38,26 @@ pub(crate) struct Send {
     pub(crate) id: u64,
     pub(crate) data: Vec<u8>,
     pub(crate) immediate: Option<u32>,
+    /// The target of a write, or the source of a read.
     pub(crate) remote: Option<(u64, u32)>,
+    /// A read: of as many bytes as `data` has, into them.
+    pub(crate) read: bool,
     pub(crate) fence: bool,
     pub(crate) fault: Status,
     /// Its memory is gone from this byte on.
     pub(crate) gone_from: Option<u32>,
+    /// Bytes of a read that were placed.
+    pub(crate) placed_bytes: u32,
+}
+
+impl Send {
+    fn operation(&self) -> Operation {
+        match self.remote {
+            None => Operation::Send,
+            Some(remote) if self.read => Operation::Read { remote },
+            Some(remote) => Operation::Write { remote },
+        }
+    }
 }
 
 /// A descriptor on a receive queue.
@@ -58,7 +74,13 @@ pub(crate) struct Receive {
 /// The queues of one VI.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
+    /// What is in flight first.
     pub(crate) sends: VecDeque<Send>,
+    pub(crate) in_flight: usize,
+    /// In the run queue: something was posted, the engine said so, or the port had no room.
+    pub(crate) queued: bool,
+    /// What completed reads brought, with their IDs.
+    pub(crate) reads: Vec<(u64, Vec<u8>)>,
     pub(crate) receives: VecDeque<Receive>,
     pub(crate) log: Vec<Event>,
     pub(crate) next_send_id: u64,
@@ -107,6 +129,7 @@ impl TestHost {
         let id = queues.next_send_id;
         queues.next_send_id += 1;
         queues.sends.push_back(Send { id, ..send });
+        queues.queued = true;
         id
     }
 
@@ -127,6 +150,30 @@ impl TestHost {
         self.regions.insert(handle, region);
     }
 
+    /// Is this a range of a region?
+    fn holds(&self, address: u64, handle: u32, length_bytes: u32) -> bool {
+        self.regions.get(&handle).is_some_and(|region| {
+            let end = u128::from(address) + u128::from(length_bytes);
+            address >= region.base && end <= u128::from(region.base) + region.bytes.len() as u128
+        })
+    }
+
+    fn push_data(
+        &mut self,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload: &[u8],
+        last: bool,
+    ) -> Transmit {
+        let padded = payload.len().next_multiple_of(4);
+        let bytes = template.bytes() + padded + FCOE_TRAILER_BYTES;
+        let mut frame = vec![0; bytes];
+        let at = template.emit(per_frame, &mut frame).expect("room");
+        frame[at..at + payload.len()].copy_from_slice(payload);
+        seal(&mut frame, bytes, if last { Eof::T } else { Eof::N }).expect("a legal length");
+        self.push_frame(frame)
+    }
+
     fn push_frame(&mut self, frame: Vec<u8>) -> Transmit {
         if self.room == 0 {
             return Transmit::NoRoom;
@@ -141,19 +188,31 @@ impl TestHost {
 
 impl Host for TestHost {
     fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
-        let send = self.vi(vi).sends.front()?;
+        let queues = self.vi(vi);
+        let send = queues.sends.get(queues.in_flight)?;
         Some(SendWork {
             length_bytes: send.data.len() as u32,
             immediate: send.immediate,
-            remote: send.remote,
+            operation: send.operation(),
             fence: send.fence,
             fault: send.fault,
         })
     }
 
+    fn keep_in_flight(&mut self, vi: ViIndex) {
+        let queues = self.vi(vi);
+        queues.in_flight += 1;
+        assert!(queues.in_flight <= queues.sends.len(), "a send to keep");
+    }
+
     fn complete_send(&mut self, vi: ViIndex, status: Status, length_bytes: u32) {
         let queues = self.vi(vi);
         let send = queues.sends.pop_front().expect("a send to complete");
+        queues.in_flight = queues.in_flight.saturating_sub(1);
+        if send.read && status.is_ok() {
+            assert_eq!(send.placed_bytes as usize, send.data.len(), "all bytes");
+            queues.reads.push((send.id, send.data));
+        }
         queues.log.push(Event::Sent(send.id, status, length_bytes));
     }
 
@@ -168,21 +227,19 @@ impl Host for TestHost {
         if self.room == 0 {
             return Transmit::NoRoom;
         }
-        let send = self.vi(vi).sends.front().expect("a send to transmit");
+        let queues = self.vi(vi);
+        let send = queues
+            .sends
+            .get(queues.in_flight)
+            .expect("a send to transmit");
         let from = per_frame.relative_offset;
         let to = from + payload_bytes;
         if send.gone_from.is_some_and(|gone| to > gone) {
             return Transmit::Fault;
         }
         let payload = send.data[from as usize..to as usize].to_vec();
-        assert_eq!(last, to as usize == send.data.len());
-        let padded = payload.len().next_multiple_of(4);
-        let bytes = template.bytes() + padded + FCOE_TRAILER_BYTES;
-        let mut frame = vec![0; bytes];
-        let at = template.emit(per_frame, &mut frame).expect("room");
-        frame[at..at + payload.len()].copy_from_slice(&payload);
-        seal(&mut frame, bytes, if last { Eof::T } else { Eof::N }).expect("a legal length");
-        self.push_frame(frame)
+        assert_eq!(last, send.read || to as usize == send.data.len());
+        self.push_data(template, per_frame, &payload, last)
     }
 
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
@@ -237,13 +294,7 @@ impl Host for TestHost {
     }
 
     fn check_rdma_write(&mut self, _vi: ViIndex, target: &DeviceHeader) -> bool {
-        self.regions
-            .get(&target.rmt_va_handle)
-            .is_some_and(|region| {
-                let end = u128::from(target.rmt_va) + u128::from(target.tot_len);
-                target.rmt_va >= region.base
-                    && end <= u128::from(region.base) + region.bytes.len() as u128
-            })
+        self.holds(target.rmt_va, target.rmt_va_handle, target.tot_len)
     }
 
     fn place_rdma_write(
@@ -260,6 +311,54 @@ impl Host for TestHost {
         }
         region.bytes[from..from + payload.len()].copy_from_slice(payload);
         true
+    }
+
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        let queues = self.vi(vi);
+        assert!((ahead as usize) < queues.in_flight, "a read in flight");
+        let send = &mut queues.sends[ahead as usize];
+        assert!(send.read, "a read");
+        assert_eq!(send.placed_bytes, offset_bytes, "in order");
+        let end = offset_bytes as usize + payload.len();
+        assert!(end <= send.data.len(), "inside");
+        if send.gone_from.is_some_and(|gone| end > gone as usize) {
+            return false;
+        }
+        send.data[offset_bytes as usize..end].copy_from_slice(payload);
+        send.placed_bytes = end as u32;
+        true
+    }
+
+    fn check_rdma_read(&mut self, _vi: ViIndex, source: &DeviceHeader) -> bool {
+        self.holds(source.rmt_va, source.rmt_va_handle, source.tot_len)
+    }
+
+    fn transmit_read(
+        &mut self,
+        _vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        (address, handle): (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let Some(region) = self.regions.get(&handle) else {
+            return Transmit::Fault;
+        };
+        let from = (address - region.base) as usize + per_frame.relative_offset as usize;
+        let to = from + payload_bytes as usize;
+        if to as u64 > region.gone_from {
+            return Transmit::Fault;
+        }
+        let payload = region.bytes[from..to].to_vec();
+        self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn resume(&mut self, vi: ViIndex) {
+        self.vi(vi).queued = true;
     }
 
     fn flush_sends(&mut self, vi: ViIndex) {

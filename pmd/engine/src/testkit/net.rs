@@ -38,7 +38,7 @@ pub(crate) fn params(level: Level) -> ViParams {
         level,
         max_transfer_bytes: 1 << 20,
         rdma_write: true,
-        rdma_read: false,
+        rdma_read: level != Level::UnreliableDelivery,
     }
 }
 
@@ -142,8 +142,23 @@ impl Net {
         timeout_ns: Option<u64>,
     ) -> Result<(), ConnectError> {
         let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
+        let command = self.command(node, name, targets, &ids, timeout_ns);
+        let now_ns = self.now_ns;
+        self.act(node, |engine, host| {
+            engine.connect(now_ns, vi, &command, host)
+        })
+    }
+
+    fn command<'a>(
+        &self,
+        node: usize,
+        name: &str,
+        targets: &[usize],
+        ids: &'a [NPortId],
+        timeout_ns: Option<u64>,
+    ) -> ConnectCommand<'a> {
         let host_of = |node: &Node| node.engine.config().host;
-        let command = ConnectCommand {
+        ConnectCommand {
             local: NetAddress {
                 host: host_of(&self.nodes[node]),
                 discriminator: discriminator("client"),
@@ -152,13 +167,57 @@ impl Net {
                 host: host_of(&self.nodes[targets.first().copied().unwrap_or(node)]),
                 discriminator: discriminator(name),
             },
-            targets: &ids,
+            targets: ids,
             timeout_ns,
-        };
+        }
+    }
+
+    /// Puts a request into the peer pool, for the host of the first of these nodes. Both ends
+    /// ask for the discriminator `name`; the local one names nothing that counts.
+    pub(crate) fn peer_request(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        name: &str,
+        targets: &[usize],
+        timeout_ns: Option<u64>,
+    ) {
+        let outcome = self.try_peer_request(node, vi, name, targets, timeout_ns);
+        outcome.expect("an Idle VI");
+    }
+
+    pub(crate) fn try_peer_request(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        name: &str,
+        targets: &[usize],
+        timeout_ns: Option<u64>,
+    ) -> Result<(), ConnectError> {
+        let ids: Vec<NPortId> = targets.iter().map(|t| self.nodes[*t].id).collect();
+        let command = self.command(node, name, targets, &ids, timeout_ns);
         let now_ns = self.now_ns;
         self.act(node, |engine, host| {
-            engine.connect(now_ns, vi, &command, host)
+            engine.connect_peer(now_ns, vi, &command, host)
         })
+    }
+
+    /// The outcome of a VI's peer request, once; `None` while it has none.
+    pub(crate) fn peer_outcome(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+    ) -> Option<Result<RemoteVi, ConnectError>> {
+        let engine = &mut self.nodes[node].engine;
+        match engine.peer_request(vi) {
+            Some(number) => engine.take_peer_outcome(vi, number),
+            None => Some(Err(ConnectError::InvalidState)),
+        }
+    }
+
+    /// The error that a peer request ended with.
+    pub(crate) fn peer_error(&mut self, node: usize, vi: ViIndex) -> Option<ConnectError> {
+        self.peer_outcome(node, vi)?.err()
     }
 
     pub(crate) fn accept(
@@ -184,6 +243,15 @@ impl Net {
     pub(crate) fn peer_lost(&mut self, node: usize, peer: usize) {
         let (now_ns, id) = (self.now_ns, self.nodes[peer].id);
         self.act(node, |engine, host| engine.peer_lost(now_ns, id, host));
+    }
+
+    /// A node sees that another one came.
+    pub(crate) fn port_joined(&mut self, node: usize, other: usize) {
+        let (now_ns, id) = (self.now_ns, self.nodes[other].id);
+        let address = self.nodes[other].engine.config().host;
+        self.act(node, |engine, host| {
+            engine.port_joined(now_ns, address, id, host);
+        });
     }
 
     pub(crate) fn outcome(
@@ -229,6 +297,22 @@ impl Net {
         id
     }
 
+    /// Posts a read of `len` bytes.
+    pub(crate) fn post_read(
+        &mut self,
+        node: usize,
+        vi: ViIndex,
+        source: (u64, u32),
+        len: usize,
+    ) -> u64 {
+        self.post(node, vi, read(source, len))
+    }
+
+    /// What completed reads brought since the last time.
+    pub(crate) fn read_data(&mut self, node: usize, vi: ViIndex) -> Vec<(u64, Vec<u8>)> {
+        core::mem::take(&mut self.nodes[node].host.vi(vi).reads)
+    }
+
     /// A verb of the engine, and what it sends goes to the wire.
     pub(crate) fn act<T>(
         &mut self,
@@ -255,19 +339,29 @@ impl Net {
         }
     }
 
-    /// Sends what is posted, as far as the port takes it.
+    /// Serves the run queue, as far as the port takes it.
     pub(crate) fn pump(&mut self, node: usize) {
         let now_ns = self.now_ns;
         let Node { engine, host, .. } = &mut self.nodes[node];
         let mut posted: Vec<ViIndex> = host
             .vis
             .iter()
-            .filter(|(_, q)| !q.sends.is_empty())
+            .filter(|(_, q)| q.queued)
             .map(|(vi, _)| *vi)
             .collect();
         posted.sort();
         for vi in posted {
-            while engine.pump(now_ns, vi, 16, host) == crate::Pumped::More {}
+            host.vi(vi).queued = false;
+            loop {
+                match engine.pump(now_ns, vi, 16, host) {
+                    crate::Pumped::More => {}
+                    crate::Pumped::Idle => break,
+                    crate::Pumped::Blocked => {
+                        host.vi(vi).queued = true;
+                        break;
+                    }
+                }
+            }
         }
         self.collect(node);
         self.check_bounds(node);
@@ -279,14 +373,25 @@ impl Net {
         let config = engine.config();
         assert!(engine.incoming.len() <= config.max_incoming as usize);
         assert!(engine.closing.len() <= config.max_closing as usize);
+        for tx in engine
+            .endpoints
+            .iter()
+            .flatten()
+            .filter_map(|e| e.tx.as_ref())
+        {
+            assert!(tx.in_flight.len() <= config.max_unanswered as usize);
+        }
         assert!(engine.peers.len() <= config.max_vi as usize);
-        let keys = 1 + 2 * config.max_vi + config.max_incoming + config.max_closing;
+        let keys = 1 + 3 * config.max_vi + config.max_incoming + config.max_closing;
         assert!(engine.timers.len() <= keys as usize);
     }
 
     /// Lets time pass: frames arrive, timers fire.
     pub(crate) fn advance(&mut self, duration_ns: u64) {
         let end_ns = self.now_ns + duration_ns;
+        for node in 0..self.nodes.len() {
+            self.pump(node);
+        }
         loop {
             let timers = self.nodes.iter().filter_map(|n| n.engine.poll_timeout());
             let next = timers.chain(self.wire.next_ns()).min();
@@ -318,6 +423,24 @@ impl Net {
             }
             self.pump(node);
         }
+    }
+
+    /// One frame arrives, the oldest on its way, and each node sends what it can. False if
+    /// there is none.
+    pub(crate) fn deliver_one(&mut self) -> bool {
+        let Some(at_ns) = self.wire.next_ns() else {
+            return false;
+        };
+        self.now_ns = self.now_ns.max(at_ns);
+        let now_ns = self.now_ns;
+        let Some((to, bytes)) = self.wire.arrived(now_ns) else {
+            return false;
+        };
+        self.act(to, |engine, host| engine.handle_frame(now_ns, &bytes, host));
+        for node in 0..self.nodes.len() {
+            self.pump(node);
+        }
+        true
     }
 
     /// Lets everything arrive that is on its way; no procedure repeats anything meanwhile.
@@ -355,6 +478,16 @@ impl Net {
     pub(crate) fn inject(&mut self, to: usize, bytes: &[u8]) {
         let now_ns = self.now_ns;
         self.act(to, |engine, host| engine.handle_frame(now_ns, bytes, host));
+    }
+}
+
+/// A read of `len` bytes.
+pub(crate) fn read(source: (u64, u32), len: usize) -> Send {
+    Send {
+        data: vec![0; len],
+        remote: Some(source),
+        read: true,
+        ..Send::default()
     }
 }
 

@@ -73,14 +73,21 @@ impl Wire {
         }
     }
 
-    /// Loses the next `count` frames of this IU (`None`: ELS) from this node.
+    /// Loses the next `count` frames of this IU (`None`: ELS) from this node, whatever was
+    /// asked before.
     pub(crate) fn lose(&mut self, from: usize, opcode: impl Into<Option<Opcode>>, count: u32) {
         let opcode = opcode.into();
+        self.losses.retain(|l| (l.from, l.opcode) != (from, opcode));
         self.losses.push(Loss {
             from,
             opcode,
             count,
         });
+    }
+
+    /// No loss is left of those that were ordered.
+    pub(crate) fn heal(&mut self) {
+        self.losses.clear();
     }
 
     fn is_lost(&mut self, from: usize, opcode: Option<Opcode>) -> bool {
@@ -121,6 +128,14 @@ impl Wire {
             }
             self.inject(at_ns, to, bytes);
         }
+    }
+
+    /// Takes the frames that are on their way, in the order in which they were sent.
+    pub(crate) fn take_flying(&mut self) -> Vec<(usize, Vec<u8>)> {
+        let mut flying: Vec<Flying> = self.flying.drain().map(|Reverse(f)| f).collect();
+        flying.sort_by_key(|(_, sequence, ..)| *sequence);
+        let frames = flying.into_iter();
+        frames.map(|(_, _, to, bytes)| (to, bytes)).collect()
     }
 
     /// A frame arrives, whoever sent it.

@@ -1,8 +1,10 @@
 //! Nothing grows with the number of attempts, whoever makes them.
 
+use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
 use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest};
 
+use crate::endpoint::TxStream;
 use crate::testkit::host::Send;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
 use crate::testkit::rng::Rng;
@@ -127,7 +129,7 @@ fn acceptances_that_nobody_asked_for_leave_room_for_real_disconnects() {
         let mut frame = good.clone();
         frame[80..84].copy_from_slice(&(0x5000_0000 + n).to_be_bytes());
         let len = frame.len();
-        seal(&mut frame, len, fcvi_frame::fcoe::Eof::T).unwrap();
+        seal(&mut frame, len, Eof::T).unwrap();
         net.inject(CLIENT, &frame);
     }
     assert_eq!(net.count(CLIENT, Counter::DropStrayConnect), 1000);
@@ -191,11 +193,17 @@ fn a_timer_call_does_no_more_than_its_budget() {
 /// whatever they say, nothing panics and every table keeps its limit.
 #[test]
 fn frames_of_any_content_do_no_harm() {
-    let seed = 0xF0CC;
-    println!("seed {seed:#x}");
+    for level in [RD, Level::ReliableReception] {
+        let seed = 0xF0CC;
+        println!("seed {seed:#x}, {level:?}");
+        any_content(seed, level);
+    }
+}
+
+fn any_content(seed: u64, level: Level) {
     let mut rng = Rng::new(seed);
     let mut net = Net::pair();
-    let (a, b) = net.join(RD);
+    let (a, b) = net.join(level);
     net.nodes[SERVER].host.register(7, 0, 8192);
     net.post_receive(SERVER, b, 5000);
     net.post_send(CLIENT, a, &[1; 5000]);
@@ -205,6 +213,7 @@ fn frames_of_any_content_do_no_harm() {
         ..Send::default()
     };
     net.post(CLIENT, a, write);
+    net.post_read(CLIENT, a, (0, 7), 5000);
     net.settle();
     net.disconnect(CLIENT, a);
     net.settle();
@@ -222,20 +231,43 @@ fn frames_of_any_content_do_no_harm() {
             net.clear_logs();
             listener = net.listen(SERVER, "x");
             net.post_receive(SERVER, b, 5000);
+            // Something that waits for its answer.
+            net.wire.cut = true;
+            net.post_read(CLIENT, a, (0, 7), 5000);
+            net.post_send(CLIENT, a, &[1; 5000]);
+            net.wire.cut = false;
         }
         let mut frame = frames[rng.below(frames.len() as u64) as usize].clone();
         for _ in 0..1 + rng.below(4) {
             let at = rng.below(84.min(frame.len() as u64)) as usize;
             frame[at] = rng.next() as u8;
         }
+        let to = rng.below(2) as usize;
         if rng.below(4) > 0 {
-            let handle = [CLIENT, SERVER].map(|n| net.nodes[n].engine.endpoints[0].as_ref());
-            let handle = handle[rng.below(2) as usize].map_or(0, |ep| ep.handle);
-            frame[52..56].copy_from_slice(&handle.to_be_bytes());
+            fit(&net, to, &mut frame, &mut rng);
         }
         let len = frame.len();
-        seal(&mut frame, len, fcvi_frame::fcoe::Eof::T).unwrap();
-        net.inject(rng.below(2) as usize, &frame);
+        let eof = if rng.below(4) > 0 { Eof::T } else { Eof::N };
+        seal(&mut frame, len, eof).unwrap();
+        net.inject(to, &frame);
         net.advance(rng.below(MS));
+    }
+}
+
+/// Makes a frame name the connection of the node that it goes to, and what waits there.
+fn fit(net: &Net, to: usize, frame: &mut [u8], rng: &mut Rng) {
+    let Some(ep) = net.nodes[to].engine.endpoints[0].as_ref() else {
+        return;
+    };
+    frame[52..56].copy_from_slice(&ep.handle.to_be_bytes());
+    let entry = |tx: &TxStream| tx.in_flight.get(rng.below(2) as usize).copied();
+    let entry = ep.tx.as_deref().and_then(entry);
+    match (entry, rng.below(3)) {
+        (Some(entry), 0) => {
+            frame[60..64].copy_from_slice(&entry.msg_id.to_be_bytes());
+            frame[44..46].copy_from_slice(&entry.ox_id.to_be_bytes());
+        }
+        (_, 1) => frame[60..64].copy_from_slice(&ep.rx.expected.to_be_bytes()),
+        _ => {}
     }
 }

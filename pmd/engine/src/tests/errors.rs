@@ -15,6 +15,7 @@ use crate::{AsyncError, Counter, EndpointState, Level, Status, ViIndex, ViParams
 
 const UD: Level = Level::UnreliableDelivery;
 const RD: Level = Level::ReliableDelivery;
+const RR: Level = Level::ReliableReception;
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
 
 /// A connected pair; three receives at the server, one send behind the faulty one at the client.
@@ -156,6 +157,15 @@ fn local_error_rd() {
     }
 }
 
+#[test]
+fn local_error_rr() {
+    for fault in LOCAL_FAULTS {
+        for remote in [None, Some((0x1000, 7))] {
+            local_error(RR, remote, fault).breaks(&[send_failed(0, fault)], &[]);
+        }
+    }
+}
+
 fn memory_gone_while_sending(level: Level, gone_from: u32, len: usize) -> Case {
     let mut case = Case::with_receives(level, &[9000, 9000, 9000]);
     let send = Send {
@@ -182,6 +192,13 @@ fn memory_gone_while_sending_rd() {
     let partial = Status::PROTECTION.with(Status::PARTIAL);
     memory_gone_while_sending(RD, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
     memory_gone_while_sending(RD, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
+}
+
+#[test]
+fn memory_gone_while_sending_rr() {
+    let partial = Status::PROTECTION.with(Status::PARTIAL);
+    memory_gone_while_sending(RR, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
+    memory_gone_while_sending(RR, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
 }
 
 // --- A message arrives, no receive descriptor.
@@ -223,6 +240,18 @@ fn no_descriptor_rd() {
     }
 }
 
+#[test]
+fn no_descriptor_rr() {
+    for remote in [false, true] {
+        for len in [0, 10, 5000] {
+            no_descriptor(RR, remote, len).breaks(
+                &[send_failed(0, Status::REMOTE_DESCRIPTOR)],
+                &[Event::Async(AsyncError::ReceiveQueueEmpty)],
+            );
+        }
+    }
+}
+
 // --- Receive descriptor too small, or message above MaxTransferSize.
 
 fn too_short(level: Level, capacity: u32, len: usize) -> Case {
@@ -244,6 +273,16 @@ fn receive_too_short_rd() {
     for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
         too_short(RD, capacity, len)
             .breaks(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
+    }
+}
+
+#[test]
+fn receive_too_short_rr() {
+    for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
+        too_short(RR, capacity, len).breaks(
+            &[send_failed(0, Status::REMOTE_DESCRIPTOR)],
+            &[receive_failed(0, Status::LENGTH)],
+        );
     }
 }
 
@@ -272,6 +311,12 @@ fn above_max_transfer_size_ud() {
 fn above_max_transfer_size_rd() {
     let failed = receive_failed(0, Status::LENGTH);
     above_max_transfer_size(RD).breaks(&[sent(0, 101)], &[failed]);
+}
+
+#[test]
+fn above_max_transfer_size_rr() {
+    let failed = receive_failed(0, Status::LENGTH);
+    above_max_transfer_size(RR).breaks(&[send_failed(0, Status::REMOTE_DESCRIPTOR)], &[failed]);
 }
 
 // --- Receive descriptor malformed, or its memory not valid.
@@ -316,6 +361,17 @@ fn receive_malformed_rd() {
     }
 }
 
+#[test]
+fn receive_malformed_rr() {
+    for fault in [Status::FORMAT, Status::PROTECTION] {
+        let sender = [send_failed(0, Status::REMOTE_DESCRIPTOR)];
+        let failed = receive_failed(0, fault);
+        bad_receive(RR, faulty_receive(fault), false).breaks(&sender, &[failed]);
+        let failed = remote_write_failed(0, fault);
+        bad_receive(RR, faulty_receive(fault), true).breaks(&sender, &[failed]);
+    }
+}
+
 fn receive_memory_gone(level: Level, gone_from: u32) -> Case {
     let mut case = Case::with_receives(level, &[]);
     let receive = Receive {
@@ -345,11 +401,20 @@ fn receive_memory_gone_rd() {
     }
 }
 
+#[test]
+fn receive_memory_gone_rr() {
+    for gone_from in [0, 2096, 5999] {
+        let failed = receive_failed(0, Status::PROTECTION);
+        receive_memory_gone(RR, gone_from)
+            .breaks(&[send_failed(0, Status::REMOTE_DESCRIPTOR)], &[failed]);
+    }
+}
+
 // --- The peer disconnects, or dies.
 
 #[test]
-fn peer_disconnects_ud_and_rd() {
-    for level in [UD, RD] {
+fn peer_disconnects() {
+    for level in [UD, RD, RR] {
         for leaver in [CLIENT, SERVER] {
             let mut case = Case::new(level);
             let (vi, other, other_vi) = if leaver == CLIENT {
@@ -374,8 +439,8 @@ fn peer_disconnects_ud_and_rd() {
 }
 
 #[test]
-fn peer_dies_ud_and_rd() {
-    for level in [UD, RD] {
+fn peer_dies() {
+    for level in [UD, RD, RR] {
         let mut case = Case::new(level);
         case.net.peer_lost(SERVER, CLIENT);
         let log = case.net.log(SERVER, case.b);
@@ -390,8 +455,8 @@ fn peer_dies_ud_and_rd() {
 // --- The consumer's own fatal errors (posted beyond the queue, memory deregistered).
 
 #[test]
-fn own_fatal_error_ud_and_rd() {
-    for level in [UD, RD] {
+fn own_fatal_error() {
+    for level in [UD, RD, RR] {
         let mut case = Case::new(level);
         let (now_ns, b) = (case.net.now_ns, case.b);
         case.net

@@ -1,15 +1,19 @@
 //! Whole lives of connections on a bad wire, judged by what was posted.
 //!
-//! Both nodes post sends, writes and receives, connect, disconnect and wait at
-//! random while the wire loses, doubles, delays and damages frames and is cut
-//! now and then. Then the wire heals, each end sends once more, and the judge
-//! looks at everything either consumer saw:
+//! Both nodes post sends, writes, reads and receives, connect, disconnect and wait
+//! at random while the wire loses, doubles, delays and damages frames and is cut
+//! now and then, and the ports are short of room. Then the wire heals, each end
+//! sends once more, and the judge looks at everything either consumer saw:
 //!
 //! * UD: every message delivered was sent, whole, in order and at most once.
 //! * RD: the messages delivered are the first ones sent, none missing; both ends
-//!   know of a break, and each was told once.
+//!   know of a break, and each was told once. A read that went well brought what
+//!   is there.
+//! * RR: as RD, and what completed without error is placed at the other end.
 //! * Always: descriptors complete once, in order; nothing completes well after a
 //!   break; no OX_ID, timer or table entry stays behind.
+
+use std::collections::HashMap;
 
 use crate::testkit::host::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
@@ -18,8 +22,22 @@ use crate::testkit::wire::Faults;
 use crate::{AsyncError, ConnId, EndpointState, Level, Status, ViIndex};
 
 const CAPACITY: u32 = 10_000;
+/// Written by the other end.
 const REGION: u32 = 7;
+/// Read by the other end; the same bytes at both.
+const SOURCE: u32 = 8;
 const MAX_SEND: u64 = 9_000;
+
+/// What was posted on a send queue, for what its completion without error promises.
+#[derive(Clone, Copy, Debug)]
+enum Posted {
+    /// The so manieth message that takes a receive descriptor.
+    Message(usize),
+    /// A write of so many bytes without immediate data.
+    Write(usize),
+    /// A read from there.
+    Read(usize),
+}
 
 /// One end of a connection.
 struct End {
@@ -27,6 +45,9 @@ struct End {
     vi: ViIndex,
     /// What was sent in this connection, in order: its bytes.
     sent: Vec<Vec<u8>>,
+    posted: HashMap<u64, Posted>,
+    /// What completed without error.
+    well: Vec<Posted>,
     next_send_id: u64,
     next_receive_id: u64,
     losses_told: u32,
@@ -40,6 +61,7 @@ struct Tally {
     failed: u32,
     broken: u32,
     delivered: u32,
+    read: u32,
 }
 
 struct Simulation {
@@ -61,6 +83,10 @@ fn message(number: u64, len: usize) -> Vec<u8> {
     data
 }
 
+fn source_bytes() -> Vec<u8> {
+    Rng::new(SOURCE.into()).bytes(CAPACITY as usize)
+}
+
 impl Simulation {
     fn new(seed: u64, level: Level, faults: Faults) -> Self {
         let configs = [CLIENT, SERVER].map(|node| {
@@ -68,6 +94,8 @@ impl Simulation {
             config.ulp_timeout_ns = 400 * MS;
             config.e_d_tov_ns = 50 * MS;
             config.r_a_tov_ns = 200 * MS;
+            config.max_unanswered = 8;
+            config.max_reads_accepted = 2;
             config
         });
         let mut net = Net::new(configs.to_vec(), seed);
@@ -77,13 +105,19 @@ impl Simulation {
             node,
             vi: net.create(node, params(level)),
             sent: Vec::new(),
+            posted: HashMap::new(),
+            well: Vec::new(),
             next_send_id: 0,
             next_receive_id: 0,
             losses_told: 0,
             broken: false,
         };
         for node in [CLIENT, SERVER] {
-            net.nodes[node].host.register(REGION, 0, CAPACITY as usize);
+            let host = &mut net.nodes[node].host;
+            host.register(REGION, 0, CAPACITY as usize);
+            host.register(SOURCE, 0, CAPACITY as usize);
+            let source = host.regions.get_mut(&SOURCE).expect("just registered");
+            source.bytes = source_bytes();
         }
         let ends = [end(&mut net, CLIENT), end(&mut net, SERVER)];
         Self {
@@ -101,6 +135,8 @@ impl Simulation {
     fn connection(&mut self) {
         for end in &mut self.ends {
             end.sent.clear();
+            end.posted.clear();
+            end.well.clear();
             end.losses_told = 0;
             end.broken = false;
         }
@@ -117,6 +153,9 @@ impl Simulation {
         }
         self.net.wire.faults = Faults::default();
         self.net.wire.cut = false;
+        for node in &mut self.net.nodes {
+            node.host.room = usize::MAX;
+        }
         self.net.advance(2 * S);
         self.last_words();
         self.net.advance(2 * S);
@@ -166,11 +205,14 @@ impl Simulation {
     fn traffic(&mut self) {
         for _ in 0..self.rng.below(120) {
             let at = self.rng.below(2) as usize;
-            match self.rng.below(12) {
+            match self.rng.below(15) {
                 0..5 => self.send(at),
                 5..9 => self.receives(at),
-                9 => self.write(at),
-                10 => {
+                9..11 => self.write(at),
+                11 if self.level != Level::UnreliableDelivery => self.read(at),
+                12 => self.net.nodes[at].host.room = self.rng.below(8) as usize,
+                13 => {
+                    self.net.nodes[at].host.room = usize::MAX;
                     let pause = self.rng.below(20 * MS);
                     self.net.advance(pause);
                 }
@@ -210,11 +252,34 @@ impl Simulation {
             ..Send::default()
         };
         let (node, vi) = (self.ends[at].node, self.ends[at].vi);
-        if immediate {
+        let end = &mut self.ends[at];
+        let posted = if immediate {
             // It shows itself at the other end as a message without bytes of its own.
-            self.ends[at].sent.push(Vec::new());
-        }
-        self.net.post(node, vi, write);
+            end.sent.push(Vec::new());
+            Posted::Message(end.sent.len() - 1)
+        } else {
+            Posted::Write(len)
+        };
+        let id = self.net.post(node, vi, write);
+        self.ends[at].posted.insert(id, posted);
+    }
+
+    fn read(&mut self, at: usize) {
+        let from = self.rng.below(u64::from(CAPACITY) / 2);
+        let len = match self.rng.below(3) {
+            0 => 0,
+            1 => self.rng.below(100),
+            _ => self.rng.below(u64::from(CAPACITY) / 2),
+        };
+        let fence = self.rng.below(3) == 0;
+        let read = Send {
+            fence,
+            ..crate::testkit::net::read((from, SOURCE), len as usize)
+        };
+        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        let id = self.net.post(node, vi, read);
+        let posted = Posted::Read(from as usize);
+        self.ends[at].posted.insert(id, posted);
     }
 
     fn post(&mut self, at: usize, len: usize, immediate: Option<u32>) {
@@ -222,12 +287,15 @@ impl Simulation {
         let data = message(self.message_number, len.max(8));
         let (node, vi) = (self.ends[at].node, self.ends[at].vi);
         self.ends[at].sent.push(data.clone());
+        let posted = Posted::Message(self.ends[at].sent.len() - 1);
         let send = Send {
             data,
             immediate,
+            fence: self.rng.below(8) == 0,
             ..Send::default()
         };
-        self.net.post(node, vi, send);
+        let id = self.net.post(node, vi, send);
+        self.ends[at].posted.insert(id, posted);
     }
 
     /// Each end sends once more on the healed wire, with enough receives at the other.
@@ -255,6 +323,9 @@ impl Simulation {
                     assert_eq!(id, end.next_send_id, "{what}: sends complete in order");
                     end.next_send_id += 1;
                     assert!(!end.broken || status == Status::FLUSHED, "{what}");
+                    if status.is_ok() {
+                        end.well.push(end.posted[&id]);
+                    }
                 }
                 Event::Received(received) => {
                     let id = received.id;
@@ -303,16 +374,51 @@ impl Simulation {
             self.tally.broken += 1;
         }
         for (receiver, got) in delivered.iter().enumerate() {
-            let sent = &self.ends[1 - receiver].sent;
             self.tally.delivered += got.len() as u32;
+            self.judge_completions(1 - receiver, got.len(), &what);
+            let sent = &self.ends[1 - receiver].sent;
             match self.level {
                 Level::UnreliableDelivery => assert_subsequence(got, sent, &what),
-                Level::ReliableDelivery => {
+                Level::ReliableDelivery | Level::ReliableReception => {
                     assert_eq!(*got, sent[..got.len()], "{what}: the first ones, in order");
                     if connected(states[0]) {
                         assert_eq!(got.len(), sent.len(), "{what}: nothing is missing");
                     }
                 }
+            }
+        }
+    }
+
+    /// What one end was told to have gone well, against what is there; `delivered`: messages
+    /// that the other end got.
+    fn judge_completions(&mut self, at: usize, delivered: usize, what: &str) {
+        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        let source = source_bytes();
+        let read = self.net.read_data(node, vi);
+        self.tally.read += read.len() as u32;
+        for (id, data) in read {
+            let Posted::Read(from) = self.ends[at].posted[&id] else {
+                panic!("{what}: {id} is no read");
+            };
+            assert_eq!(data, source[from..from + data.len()], "{what}: read");
+        }
+        let state = self.net.state(node, vi);
+        if state == EndpointState::Connected {
+            let queues = self.net.nodes[node].host.vi(vi);
+            assert!(queues.sends.is_empty(), "{what}: all have completed");
+        }
+        if self.level != Level::ReliableReception {
+            return;
+        }
+        let target = &self.net.nodes[1 - node].host.regions[&REGION].bytes;
+        for well in &self.ends[at].well {
+            match *well {
+                Posted::Message(number) => assert!(number < delivered, "{what}: not placed"),
+                Posted::Write(len) => {
+                    let there = target[..len].iter().all(|b| *b == at as u8 + 1);
+                    assert!(there, "{what}: not written");
+                }
+                Posted::Read(_) => {}
             }
         }
     }
@@ -353,6 +459,7 @@ fn simulate(seeds: u64, level: Level, faults: Faults) -> Tally {
         total.failed += simulation.tally.failed;
         total.broken += simulation.tally.broken;
         total.delivered += simulation.tally.delivered;
+        total.read += simulation.tally.read;
     }
     println!("{level:?}, {faults:?}: {total:?}");
     total
@@ -403,14 +510,23 @@ fn unreliable_delivery_on_bad_wires() {
     }
 }
 
-#[test]
-fn reliable_delivery_on_bad_wires() {
+fn reliable_on_bad_wires(level: Level) {
     for faults in wires() {
-        let tally = simulate(40, Level::ReliableDelivery, faults);
+        let tally = simulate(40, level, faults);
         assert!(
             tally.connections > 100 && tally.delivered > 100,
             "{tally:?}"
         );
-        assert!(tally.broken > 0, "{tally:?}");
+        assert!(tally.broken > 0 && tally.read > 10, "{tally:?}");
     }
+}
+
+#[test]
+fn reliable_delivery_on_bad_wires() {
+    reliable_on_bad_wires(Level::ReliableDelivery);
+}
+
+#[test]
+fn reliable_reception_on_bad_wires() {
+    reliable_on_bad_wires(Level::ReliableReception);
 }

@@ -1,5 +1,7 @@
 //! Every state of a VI against everything that can happen to it.
 //!
+//! Of a peer both halves are looked at: the node with the higher port originates.
+//!
 //! The frames are those of one recorded connection. Engines from the same seed draw the
 //! same handles and IDs, so that its frames fit a VI that is brought into a state anew.
 
@@ -7,7 +9,7 @@ use std::fmt::Write;
 
 use fcvi_frame::iu::Opcode::{
     ConnectRequest, ConnectResponse1, ConnectResponse2, ConnectResponse3, DisconnectRequest,
-    SendRequest,
+    ReadRequest, ReadResponse, SendRequest,
 };
 
 use crate::testkit::host::Event;
@@ -28,7 +30,32 @@ enum At {
     AwaitResponse2,
     Connected,
     Error,
+    /// In the peer pool, with nobody who asks.
+    Pooled,
+    /// A peer that gave way: RESP1 sent.
+    PeerAwait2,
+    /// A peer whose request stands: RESP2 sent.
+    PeerAwait3,
+    /// Connected with a peer, the outcome not taken.
+    PeerConnected,
+    /// A request that timed out, the outcome not taken.
+    PeerTimedOut,
 }
+
+/// Of the lower port.
+const PEER_RESPONDER_STATES: [At; 4] = [
+    At::Pooled,
+    At::PeerAwait2,
+    At::PeerConnected,
+    At::PeerTimedOut,
+];
+/// Of the higher one.
+const PEER_ORIGINATOR_STATES: [At; 4] = [
+    At::Pooled,
+    At::PeerAwait3,
+    At::PeerConnected,
+    At::PeerTimedOut,
+];
 
 const CLIENT_STATES: [At; 5] = [
     At::Idle,
@@ -58,6 +85,9 @@ fn start() -> (Net, ViIndex, ViIndex) {
     let mut net = Net::pair();
     let a = net.create(CLIENT, params(RD));
     let b = net.create(SERVER, params(RD));
+    for node in [CLIENT, SERVER] {
+        net.nodes[node].host.register(7, 0, 64);
+    }
     (net, a, b)
 }
 
@@ -69,6 +99,9 @@ fn stage(node: usize, at: At) -> Stage {
         At::AwaitResponse3 => net.wire.lose(SERVER, ConnectResponse3, u32::MAX),
         At::AwaitResponse2 => net.wire.lose(CLIENT, ConnectResponse2, u32::MAX),
         At::Idle | At::Requesting | At::Connected | At::Error => {}
+        At::Pooled | At::PeerAwait2 | At::PeerAwait3 | At::PeerConnected | At::PeerTimedOut => {
+            return peer_stage(net, a, b, node, at);
+        }
     }
     if at != At::Idle {
         net.request(CLIENT, a, "x", &[SERVER], None);
@@ -88,6 +121,30 @@ fn stage(node: usize, at: At) -> Stage {
         net.disconnect(other, vi);
         net.settle();
     }
+    isolate(net, a, b, node)
+}
+
+/// Brings a peer into a state. The server's port is the higher one.
+fn peer_stage(mut net: Net, a: ViIndex, b: ViIndex, node: usize, at: At) -> Stage {
+    match at {
+        At::PeerAwait3 => net.wire.lose(CLIENT, ConnectResponse3, u32::MAX),
+        At::PeerAwait2 => net.wire.lose(SERVER, ConnectResponse2, u32::MAX),
+        _ => {}
+    }
+    let timeout_ns = (at == At::PeerTimedOut).then_some(S / 1000);
+    let vi = if node == CLIENT { a } else { b };
+    net.peer_request(node, vi, "x", &[1 - node], timeout_ns);
+    net.advance(S / 500);
+    if !matches!(at, At::Pooled | At::PeerTimedOut) {
+        let other = if node == CLIENT { b } else { a };
+        net.peer_request(1 - node, other, "x", &[node], None);
+        net.settle();
+    }
+    isolate(net, a, b, node)
+}
+
+/// Posts a receive each, and cuts the subject off.
+fn isolate(mut net: Net, a: ViIndex, b: ViIndex, node: usize) -> Stage {
     // A request of another VI for the subject's consumer.
     let asking = net.create(1 - node, params(RD));
     let listener = net.listen(node, "held");
@@ -103,8 +160,7 @@ fn stage(node: usize, at: At) -> Stage {
     Stage { net, a, b, held }
 }
 
-/// The frames of a whole connection that `from` sent, under the names of the table.
-fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
+fn connected() -> (Net, ViIndex, ViIndex) {
     let (mut net, a, b) = start();
     let listener = net.listen(SERVER, "x");
     net.request(CLIENT, a, "x", &[SERVER], None);
@@ -112,6 +168,12 @@ fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
     let conn = net.indication(SERVER, listener).expect("a request").conn;
     net.accept(SERVER, conn, b).expect("a match");
     net.settle();
+    (net, a, b)
+}
+
+/// The frames of a whole connection that `from` sent, under the names of the table.
+fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let (mut net, a, b) = connected();
     let vi = if from == CLIENT { a } else { b };
     net.post_send(from, vi, b"message");
     net.disconnect(from, vi);
@@ -127,6 +189,15 @@ fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
         .iter()
         .flat_map(|(name, opcode)| net.frames(from, *opcode).into_iter().map(|f| (*name, f)))
         .collect();
+    // Both ends read, as their first message.
+    let (mut net, a, b) = connected();
+    net.post_read(CLIENT, a, (0, 7), 8);
+    net.post_read(SERVER, b, (0, 7), 8);
+    net.settle();
+    for (name, opcode) in [("READ_RQST", ReadRequest), ("READ_RESP", ReadResponse)] {
+        let frame = net.frames(from, opcode)[0].clone();
+        frames.push((name, frame));
+    }
     if from == SERVER {
         let (mut net, a, _) = start();
         net.request(CLIENT, a, "x", &[SERVER], None);
@@ -135,6 +206,30 @@ fn recorded(from: usize) -> Vec<(&'static str, Vec<u8>)> {
         frames.push(("RESP1 no match", refusal));
     }
     frames
+}
+
+/// The frames of a whole connection of peers that `from` sent.
+fn recorded_of_peers(from: usize) -> Vec<(&'static str, Vec<u8>)> {
+    let (mut net, a, b) = start();
+    let vis = [a, b];
+    net.peer_request(1 - from, vis[1 - from], "x", &[from], None);
+    net.advance(S / 500);
+    net.peer_request(from, vis[from], "x", &[1 - from], None);
+    net.settle();
+    net.post_send(from, vis[from], b"message");
+    net.disconnect(from, vis[from]);
+    let names = [
+        ("RQST", ConnectRequest),
+        ("RESP1", ConnectResponse1),
+        ("RESP2", ConnectResponse2),
+        ("RESP3", ConnectResponse3),
+        ("message", SendRequest),
+        ("DISCONNECT_RQST", DisconnectRequest),
+    ];
+    let frames = names
+        .iter()
+        .flat_map(|(name, opcode)| net.frames(from, *opcode).into_iter().map(|f| (*name, f)));
+    frames.collect()
 }
 
 type Verb = (&'static str, fn(&mut Stage, usize) -> String);
@@ -151,6 +246,10 @@ fn verbs() -> Vec<Verb> {
         ("connect", |s, node| {
             let vi = s.subject(node);
             result(s.net.try_request(node, vi, "y", &[1 - node], None))
+        }),
+        ("connect_peer", |s, node| {
+            let vi = s.subject(node);
+            result(s.net.try_peer_request(node, vi, "y", &[1 - node], None))
         }),
         ("accept", |s, node| {
             let (vi, held) = (s.subject(node), s.held);
@@ -180,6 +279,23 @@ fn verbs() -> Vec<Verb> {
             s.net.post_send(node, vi, b"x");
             String::new()
         }),
+        ("post_read", |s, node| {
+            let vi = s.subject(node);
+            s.net.post_read(node, vi, (0, 7), 8);
+            String::new()
+        }),
+        ("post_read, FCVI_ULP_TIMEOUT", |s, node| {
+            let vi = s.subject(node);
+            s.net.post_read(node, vi, (0, 7), 8);
+            s.net.advance(20 * S);
+            String::new()
+        }),
+        ("post_read, peer_lost", |s, node| {
+            let vi = s.subject(node);
+            s.net.post_read(node, vi, (0, 7), 8);
+            s.net.peer_lost(node, 1 - node);
+            String::new()
+        }),
         ("peer_lost", |s, node| {
             s.net.peer_lost(node, 1 - node);
             String::new()
@@ -204,6 +320,13 @@ fn after(mut stage: Stage, node: usize) -> String {
         Some(Err(error)) => write!(cell, " ={error:?}").expect("a string"),
         None => {}
     }
+    if stage.net.nodes[node].engine.peer_request(vi).is_some() {
+        match stage.net.peer_outcome(node, vi) {
+            Some(Ok(_)) => cell.push_str(" =peer Ok"),
+            Some(Err(error)) => write!(cell, " =peer {error:?}").expect("a string"),
+            None => cell.push_str(" (peer)"),
+        }
+    }
     for event in stage.net.log(node, vi) {
         cell.push_str(match event {
             Event::Sent(_, Status::OK, _) => " sent",
@@ -220,7 +343,7 @@ fn after(mut stage: Stage, node: usize) -> String {
     cell
 }
 
-fn table(node: usize, states: &[At]) -> String {
+fn table(node: usize, states: &[At], frames: Vec<(&'static str, Vec<u8>)>) -> String {
     let mut table = String::new();
     let mut row = |name: &str, cells: Vec<String>| {
         writeln!(table, "{name}").expect("a string");
@@ -236,7 +359,7 @@ fn table(node: usize, states: &[At]) -> String {
         };
         row(name, states.iter().map(cell).collect());
     }
-    for (name, frame) in recorded(1 - node) {
+    for (name, frame) in frames {
         let cell = |at: &At| {
             let mut stage = stage(node, *at);
             stage.net.inject(node, &frame);
@@ -250,13 +373,22 @@ fn table(node: usize, states: &[At]) -> String {
 #[test]
 fn every_event_in_every_state_of_a_client() {
     let expected = include_str!("states/client.txt");
-    let found = table(CLIENT, &CLIENT_STATES);
+    let found = table(CLIENT, &CLIENT_STATES, recorded(SERVER));
     assert!(found == expected, "the whole table:\n{found}");
 }
 
 #[test]
 fn every_event_in_every_state_of_a_server() {
     let expected = include_str!("states/server.txt");
-    let found = table(SERVER, &SERVER_STATES);
+    let found = table(SERVER, &SERVER_STATES, recorded(CLIENT));
+    assert!(found == expected, "the whole table:\n{found}");
+}
+
+#[test]
+fn every_event_in_every_state_of_a_peer() {
+    let expected = include_str!("states/peer.txt");
+    let responder = table(CLIENT, &PEER_RESPONDER_STATES, recorded_of_peers(SERVER));
+    let originator = table(SERVER, &PEER_ORIGINATOR_STATES, recorded_of_peers(CLIENT));
+    let found = format!("THE LOWER PORT\n{responder}THE HIGHER PORT\n{originator}");
     assert!(found == expected, "the whole table:\n{found}");
 }

@@ -12,7 +12,7 @@ use super::tx::{Taken, TxRing};
 use crate::mapping::Mapping;
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::mempool::Mempool;
-use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
+use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortFailure, PortStats, WakeSource};
 
 /// The longest FCoE frame, untagged and without FCS.
 const MAX_FRAME_BYTES: u32 = 2172;
@@ -33,6 +33,8 @@ pub struct AfPacketPort {
     pub(super) memory: ManuallyDrop<Mapping>,
     pub(super) interface: Interface,
     pub(super) link: Link,
+    /// A failure that was not told yet.
+    pub(super) untold: Option<PortFailure>,
     pub(super) counts: Counts,
 }
 
@@ -114,13 +116,23 @@ impl AfPacketPort {
         self.counts.drop_tx_too_long += self.tx.taken_above(taken, limit_bytes);
     }
 
-    /// Asks the interface for its state. One that is gone is down.
+    /// Asks the interface for its state. One that is gone is down, and one that was taken
+    /// down has failed; that its other end is silent is the network's business.
     fn look_at_link(&mut self) {
-        let link = self.socket.link(self.interface.index).unwrap_or(Link {
-            up: false,
-            running: false,
-            ..self.link
-        });
+        let (link, failure) = match self.socket.link(self.interface.index) {
+            Ok(link) => (link, PortFailure::InterfaceDown),
+            Err(_) => {
+                let gone = Link {
+                    up: false,
+                    running: false,
+                    ..self.link
+                };
+                (gone, PortFailure::InterfaceRemoved)
+            }
+        };
+        if self.link.up && !link.up {
+            self.untold = Some(failure);
+        }
         if link.running != self.link.running {
             self.counts.link_changes += 1;
         }
@@ -229,8 +241,12 @@ impl Port for AfPacketPort {
         }
     }
 
-    fn events(&mut self, _out: &mut Vec<PortEvent>) -> bool {
-        false
+    fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
+        let Some(failure) = self.untold.take() else {
+            return false;
+        };
+        out.push(PortEvent::Failed(failure));
+        true
     }
 
     fn arm(&mut self) -> WakeSource {

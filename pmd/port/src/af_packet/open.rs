@@ -201,6 +201,7 @@ impl AfPacketPort {
             memory: ManuallyDrop::new(memory),
             interface,
             link,
+            untold: None,
             counts: Counts::default(),
         })
     }

@@ -25,6 +25,7 @@ pub(super) struct Counters {
     pub(super) arms: u64,
     pub(super) membership_changes: u64,
     pub(super) stations_reaped: u64,
+    pub(super) stations_cut_off: u64,
     pub(super) upkeep_failures: u64,
 }
 
@@ -48,6 +49,7 @@ impl Counters {
             ("arms", self.arms),
             ("membership_changes", self.membership_changes),
             ("stations_reaped", self.stations_reaped),
+            ("stations_cut_off", self.stations_cut_off),
             ("upkeep_failures", self.upkeep_failures),
         ];
         PortStats {

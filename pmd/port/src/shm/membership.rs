@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use super::config::ShmConfig;
@@ -10,7 +11,7 @@ use super::error::ShmError;
 use super::layout::{Geometry, StationState};
 use super::segment::Segment;
 use super::sys;
-use crate::port::MacBytes;
+use crate::port::{MacBytes, PortFailure};
 use crate::sync::mapped::Ordering;
 
 /// A taken station slot; leaving is dropping it.
@@ -112,6 +113,49 @@ impl Membership {
         Ok(dead)
     }
 
+    /// Why this station is none any more, if so.
+    pub(super) fn failure(&self) -> Option<PortFailure> {
+        let Place {
+            segment,
+            life,
+            rings,
+            slot,
+            ..
+        } = &self.place;
+        let geometry = segment.geometry();
+        // Only an open file that is no file any more cannot be examined.
+        let is_whole = |file: &File, bytes: u64| {
+            file.metadata()
+                .is_ok_and(|found| found.len() >= bytes && found.nlink() > 0)
+        };
+        if segment.is_lost()
+            || !is_whole(life, geometry.segment_bytes() as u64)
+            || !is_whole(rings, geometry.station_bytes())
+        {
+            return Some(PortFailure::SegmentRemoved);
+        }
+        let intact = segment.is_intact() && segment.state(*slot) == self.live();
+        (!intact).then_some(PortFailure::SegmentDamaged)
+    }
+
+    /// Tells the others that this station is gone, where they can still read it.
+    pub(super) fn renounce(&self) {
+        let live = self.live();
+        let left = StationState {
+            live: false,
+            ..live
+        };
+        self.place.segment.set_state(self.place.slot, live, left);
+    }
+
+    /// The own state as it was published.
+    fn live(&self) -> StationState {
+        StationState {
+            generation: self.place.generation,
+            live: true,
+        }
+    }
+
     /// The segment.
     pub(super) fn segment(&self) -> &Arc<Segment> {
         &self.place.segment
@@ -141,15 +185,7 @@ impl Membership {
     }
 
     fn leave(&self) -> Result<(), ShmError> {
-        let live = StationState {
-            generation: self.place.generation,
-            live: true,
-        };
-        let left = StationState {
-            live: false,
-            ..live
-        };
-        self.place.segment.set_state(self.place.slot, live, left);
+        self.renounce();
         let name = station_file(self.place.slot, self.place.generation);
         self.directory
             .remove_file(&name)

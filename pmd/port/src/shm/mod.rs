@@ -46,6 +46,14 @@
 //!   can cost frames, never memory safety beyond the frame's own bytes; only
 //!   processes of the same user can.
 //!
+//! # When it fails
+//!
+//! `upkeep` looks whether the segment's files are there, whole, and say of this station what
+//! they should. If not, the port fails ([`PortFailure`](crate::PortFailure)), and the other
+//! stations see it leave. A file that is cut short costs the mappings of it, not the process.
+//! Of a ring whose contents are nonsense only the two stations at its ends are concerned: each
+//! sees the other leave.
+//!
 //! # What it counts
 //!
 //! | counter | counts |
@@ -66,6 +74,7 @@
 //! | `arms` | wishes to be woken |
 //! | `membership_changes` | stations that joined or left since the port was opened |
 //! | `stations_reaped` | dead stations that this port noticed |
+//! | `stations_cut_off` | living stations that count as gone, since a ring between us is damaged |
 //! | `upkeep_failures` | calls of `upkeep` that could not test for life |
 
 mod config;

@@ -15,7 +15,8 @@ use super::tx::TxSide;
 use super::watch::{Change, Watch};
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::port::{
-    Capabilities, FutexWord, MacBytes, Neighbour, Port, PortEvent, PortStats, WakeSource,
+    Capabilities, FutexWord, MacBytes, Neighbour, Port, PortEvent, PortFailure, PortStats,
+    WakeSource,
 };
 use crate::sync::mapped::Ordering;
 
@@ -33,6 +34,11 @@ pub struct ShmPort {
     counters: Counters,
     seen_epoch: u64,
     armed: bool,
+    failure: Option<PortFailure>,
+    /// The failure, until it was told.
+    untold: Option<PortFailure>,
+    /// By slot, the generation of the station that is not believed any more; 0 for none.
+    cut_off: Vec<u64>,
     wake_word: FutexWord,
     membership: Membership,
 }
@@ -74,6 +80,9 @@ impl ShmPort {
             counters: Counters::default(),
             seen_epoch,
             armed: false,
+            failure: None,
+            untold: None,
+            cut_off: vec![0; max_stations],
             wake_word,
             membership,
         };
@@ -103,7 +112,10 @@ impl ShmPort {
         // States before contacts and rings: of a station that is seen to have
         // left, everything it sent is seen then.
         for slot in 0..stations {
-            let state = segment.state(slot);
+            let mut state = segment.state(slot);
+            if state.generation == self.cut_off[slot] {
+                state.live = false;
+            }
             let mac = segment.geometry().mac(slot, state.generation);
             self.tx.update(slot, state, mac);
         }
@@ -116,6 +128,37 @@ impl ShmPort {
                 .update(slot, self.tx.state(slot), || rx.end_of(slot));
         }
         self.choose_active();
+    }
+
+    /// Looks whether the segment is still what this station joined, and its rings what
+    /// their other ends may have made of them.
+    fn look_for_damage(&mut self) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.failure = if self.rx.is_lost() {
+            Some(PortFailure::SegmentRemoved)
+        } else {
+            self.membership.failure()
+        };
+        if self.failure.is_some() {
+            self.untold = self.failure;
+            self.membership.renounce();
+            return;
+        }
+        let mut any = false;
+        for slot in 0..self.cut_off.len() {
+            let state = self.tx.state(slot);
+            if state.live && (self.tx.is_damaged(slot) || self.rx.is_damaged(slot)) {
+                self.cut_off[slot] = state.generation;
+                self.rx.wipe(slot);
+                self.counters.stations_cut_off += 1;
+                any = true;
+            }
+        }
+        if any {
+            self.refresh();
+        }
     }
 
     /// Lends a buffer to a destination without a ring, or with one that may be outdated.
@@ -212,10 +255,14 @@ impl Port for ShmPort {
         if self.is_stale() {
             self.refresh();
         }
-        if !self.watch.is_unsettled() {
-            return false;
+        if self.membership.segment().is_lost() {
+            self.look_for_damage();
         }
         let before = out.len();
+        out.extend(self.untold.take().map(PortEvent::Failed));
+        if !self.watch.is_unsettled() {
+            return out.len() > before;
+        }
         let mut changes = Vec::new();
         let rx = &self.rx;
         self.watch.settle(
@@ -271,6 +318,10 @@ impl Port for ShmPort {
     }
 
     fn upkeep(&mut self) {
+        self.look_for_damage();
+        if self.failure.is_some() {
+            return;
+        }
         match self.membership.reap_dead() {
             Ok(dead) => self.counters.stations_reaped += dead,
             Err(_) => self.counters.upkeep_failures += 1,

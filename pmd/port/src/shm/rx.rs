@@ -97,6 +97,23 @@ impl RxSide {
         self.cursor = 0;
     }
 
+    /// True if the rings' file was found cut short.
+    pub(super) fn is_lost(&self) -> bool {
+        self.rings.iter().flatten().any(RxRing::is_lost)
+    }
+
+    /// True if the ring of a sending slot can give nothing any more.
+    pub(super) fn is_damaged(&self, sender: usize) -> bool {
+        self.rings[sender].as_ref().is_some_and(RxRing::is_damaged)
+    }
+
+    /// Forgets what a sender left in a damaged ring.
+    pub(super) fn wipe(&mut self, sender: usize) {
+        if let Some(ring) = &mut self.rings[sender] {
+            ring.wipe();
+        }
+    }
+
     /// The position after the last frame that a sending slot has sent so far.
     pub(super) fn end_of(&self, sender: usize) -> u64 {
         self.rings[sender].as_ref().map_or(0, RxRing::end)

@@ -107,6 +107,34 @@ impl RxRing {
         self.next >= position
     }
 
+    /// True once the file was found shorter than the ring.
+    pub(super) fn is_lost(&self) -> bool {
+        self.slots.is_lost()
+    }
+
+    /// True if a slot is published while the one before it is not, which no producer does: what
+    /// follows would never be found.
+    pub(super) fn is_damaged(&self) -> bool {
+        if self.next + 1 - self.freed >= self.slots.count() {
+            return false;
+        }
+        // Acquire, partner: the Release store in `TxRing::publish`: who sees the later slot
+        // published sees the earlier one too.
+        let is_published = |position| {
+            let word = self.slots.flag(position).load(Ordering::Acquire);
+            is_published(word, position)
+        };
+        is_published(self.next + 1) && !is_published(self.next)
+    }
+
+    /// Forgets what its producer published and was not taken; the next one goes on there.
+    pub(super) fn wipe(&mut self) {
+        for position in self.next..self.freed + self.slots.count() {
+            // Relaxed: whoever takes over reads it after the station's state.
+            self.slots.flag(position).store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Takes a slot back; false if it is not lent.
     #[inline]
     pub(super) fn give_back(&mut self, position: u32) -> bool {

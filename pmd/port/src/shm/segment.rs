@@ -117,6 +117,24 @@ impl Segment {
         &self.geometry
     }
 
+    /// True once the file was found shorter than its table.
+    pub(super) fn is_lost(&self) -> bool {
+        self.map.is_lost()
+    }
+
+    /// True while the header says what its creator wrote.
+    pub(super) fn is_intact(&self) -> bool {
+        let (header, geometry) = (self.header(), &self.geometry);
+        let [a, b, c] = geometry.mac_prefix;
+        // All Relaxed: none of them changes in the life of a segment.
+        header.magic.load(Ordering::Relaxed) == MAGIC
+            && header.layout_version.load(Ordering::Relaxed) == LAYOUT_VERSION
+            && header.slots_per_ring.load(Ordering::Relaxed) == geometry.slots_per_ring
+            && header.max_stations.load(Ordering::Relaxed) == geometry.max_stations
+            && header.mac_prefix.load(Ordering::Relaxed) == u32::from_be_bytes([0, a, b, c])
+            && header.ring_stride_bytes.load(Ordering::Relaxed) == geometry.ring_stride_bytes
+    }
+
     /// The header.
     pub(super) fn header(&self) -> &SegmentHeader {
         let header = self.map.as_ptr().cast::<SegmentHeader>();

@@ -45,6 +45,11 @@ impl Slots {
         })
     }
 
+    /// True once the file was found shorter than the ring.
+    pub(super) fn is_lost(&self) -> bool {
+        self.map.is_lost()
+    }
+
     /// How many slots the ring has.
     #[inline]
     pub(super) fn count(&self) -> u64 {

@@ -133,6 +133,18 @@ impl TxSide {
         }
     }
 
+    /// True if the ring to the station of a slot can take nothing any more.
+    pub(super) fn is_damaged(&self, slot: usize) -> bool {
+        match self.peers[slot].ring {
+            PeerRing::Mapped(number) => self
+                .rings
+                .get(usize::from(number))
+                .and_then(Option::as_ref)
+                .is_some_and(TxRing::is_damaged),
+            PeerRing::Untried | PeerRing::Failed => false,
+        }
+    }
+
     /// Tries again to map rings that could not be mapped.
     pub(super) fn retry_failed(&mut self) {
         for peer in &mut self.peers {

@@ -39,6 +39,7 @@ pub(super) struct TxRing {
     done: u64,
     lengths: [u16; WINDOW as usize],
     retired: bool,
+    damaged: bool,
     unflushed: bool,
 }
 
@@ -52,10 +53,10 @@ impl TxRing {
         let head = slots.head().load(Ordering::Acquire);
         let mut tail = head;
         // Acquire, partner: the Release store in `publish` of the last producer.
-        while tail - head < slots.count()
+        while tail.wrapping_sub(head) < slots.count()
             && is_published(slots.flag(tail).load(Ordering::Acquire), tail)
         {
-            tail += 1;
+            tail = tail.wrapping_add(1);
         }
         Self {
             slots,
@@ -66,6 +67,7 @@ impl TxRing {
             done: 0,
             lengths: [0; WINDOW as usize],
             retired: false,
+            damaged: false,
             unflushed: false,
         }
     }
@@ -83,6 +85,11 @@ impl TxRing {
     /// Marks the ring as one of a station that left.
     pub(super) fn retire(&mut self) {
         self.retired = true;
+    }
+
+    /// True once the consumer's end was nonsense, or the file was cut short.
+    pub(super) fn is_damaged(&self) -> bool {
+        self.damaged || self.slots.is_lost()
     }
 
     /// True if loans are out, whose memory must stay mapped.
@@ -134,6 +141,8 @@ impl TxRing {
         // A head outside what can be is nonsense and gives no room.
         if (self.head..=self.published).contains(&head) {
             self.head = head;
+        } else {
+            self.damaged = true;
         }
         self.lent - self.head < self.slots.count()
     }

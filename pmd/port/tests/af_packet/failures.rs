@@ -6,6 +6,7 @@ use super::*;
 use crate::netns::drop_capabilities_of_this_thread;
 use pmd_port::af_packet::AfPacketError;
 use pmd_port::wake::Slept;
+use pmd_port::{PortEvent, PortFailure};
 
 /// Set for the part of a test that needs a process of its own.
 const CHILD: &str = "AF_PACKET_TEST_CHILD";
@@ -161,6 +162,12 @@ fn a_lowered_mtu_costs_long_frames_only() {
     });
 }
 
+fn events(port: &mut AfPacketPort) -> Vec<PortEvent> {
+    let mut events = Vec::new();
+    port.events(&mut events);
+    events
+}
+
 fn an_interface_that_goes_down(qdisc_bypass: bool) {
     let wire = wire(2500);
     let mut left = open(
@@ -182,6 +189,12 @@ fn an_interface_that_goes_down(qdisc_bypass: bool) {
     }
     left.upkeep();
     assert!(!left.link_up());
+    assert_eq!(
+        events(&mut left),
+        [PortEvent::Failed(PortFailure::InterfaceDown)]
+    );
+    left.upkeep();
+    assert_eq!(events(&mut left), [], "told once");
     let source = left.arm();
     assert_eq!(
         source.sleep(Duration::from_millis(10)).expect("poll"),
@@ -236,6 +249,7 @@ fn a_wire_without_its_other_end_blocks_nobody() {
             (!left.link_up()).then_some(())
         });
         assert_eq!(counter(&left, "drop_tx_link_down"), 1);
+        assert_eq!(events(&mut left), [], "the network's fault, not the port's");
         for serial in 2..500 {
             send(&mut left, &bytes);
             assert_eq!(counter(&left, "drop_tx_link_down"), serial);
@@ -254,6 +268,10 @@ fn an_interface_that_is_gone_is_down() {
         wire.left.ip("link del left");
         left.upkeep();
         assert!(!left.link_up());
+        assert_eq!(
+            events(&mut left),
+            [PortEvent::Failed(PortFailure::InterfaceRemoved)]
+        );
         for serial in 1..=3000 {
             send(&mut left, &frame(RIGHT, LEFT, &[FCOE], 60));
             assert_eq!(counter(&left, "drop_tx_link_down"), serial);

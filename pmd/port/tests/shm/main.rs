@@ -1,6 +1,7 @@
 //! The `shm` driver from outside: many ports, many processes, deaths and damage.
 
 mod conformance;
+mod damage;
 mod deaths;
 mod join;
 mod memory;

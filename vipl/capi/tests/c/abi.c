@@ -266,10 +266,7 @@ static void byte_order(void)
     same("first byte of Length", bytes[24], 1);
 }
 
-/*
- * A call has the guide's prototype if a pointer of that type may point to it. Calls that the header does
- * not declare yet are left out by whoever compiles this: each has a macro HAVE_ with its name.
- */
+/* A call has the guide's prototype if a pointer of that type may point to it. */
 #define PROTOTYPE(call, parameters)                                                                \
     do {                                                                                           \
         VIP_RETURN(*pointer) parameters = call;                                                    \
@@ -288,12 +285,8 @@ static void prototypes_of_nics_and_vis(void)
     PROTOTYPE(VipDestroyVi, (VIP_VI_HANDLE));
     PROTOTYPE(VipQueryVi, (VIP_VI_HANDLE, VIP_VI_STATE *, VIP_VI_ATTRIBUTES *, VIP_BOOLEAN *,
                            VIP_BOOLEAN *));
-#ifdef HAVE_VipSetViAttributes
     PROTOTYPE(VipSetViAttributes, (VIP_VI_HANDLE, VIP_VI_ATTRIBUTES *));
-#endif
-#ifdef HAVE_VipQuerySystemManagementInfo
     PROTOTYPE(VipQuerySystemManagementInfo, (VIP_NIC_HANDLE, VIP_ULONG, VIP_PVOID));
-#endif
     PROTOTYPE(VipConnectWait, (VIP_NIC_HANDLE, VIP_NET_ADDRESS *, VIP_ULONG, VIP_NET_ADDRESS *,
                                VIP_VI_ATTRIBUTES *, VIP_CONN_HANDLE *));
     PROTOTYPE(VipConnectAccept, (VIP_CONN_HANDLE, VIP_VI_HANDLE));
@@ -301,16 +294,10 @@ static void prototypes_of_nics_and_vis(void)
     PROTOTYPE(VipConnectRequest, (VIP_VI_HANDLE, VIP_NET_ADDRESS *, VIP_NET_ADDRESS *, VIP_ULONG,
                                   VIP_VI_ATTRIBUTES *));
     PROTOTYPE(VipDisconnect, (VIP_VI_HANDLE));
-#ifdef HAVE_VipConnectPeerRequest
     PROTOTYPE(VipConnectPeerRequest,
               (VIP_VI_HANDLE, VIP_NET_ADDRESS *, VIP_NET_ADDRESS *, VIP_ULONG));
-#endif
-#ifdef HAVE_VipConnectPeerDone
     PROTOTYPE(VipConnectPeerDone, (VIP_VI_HANDLE, VIP_VI_ATTRIBUTES *));
-#endif
-#ifdef HAVE_VipConnectPeerWait
     PROTOTYPE(VipConnectPeerWait, (VIP_VI_HANDLE, VIP_VI_ATTRIBUTES *));
-#endif
 }
 
 static void prototypes_of_memory_and_queues(void)
@@ -321,35 +308,25 @@ static void prototypes_of_memory_and_queues(void)
                                VIP_MEM_HANDLE *));
     PROTOTYPE(VipDeregisterMem, (VIP_NIC_HANDLE, VIP_PVOID, VIP_MEM_HANDLE));
     PROTOTYPE(VipQueryMem, (VIP_NIC_HANDLE, VIP_PVOID, VIP_MEM_HANDLE, VIP_MEM_ATTRIBUTES *));
-#ifdef HAVE_VipSetMemAttributes
     PROTOTYPE(VipSetMemAttributes,
               (VIP_NIC_HANDLE, VIP_PVOID, VIP_MEM_HANDLE, VIP_MEM_ATTRIBUTES *));
-#endif
     PROTOTYPE(VipPostSend, (VIP_VI_HANDLE, VIP_DESCRIPTOR *, VIP_MEM_HANDLE));
     PROTOTYPE(VipSendDone, (VIP_VI_HANDLE, VIP_DESCRIPTOR **));
     PROTOTYPE(VipSendWait, (VIP_VI_HANDLE, VIP_ULONG, VIP_DESCRIPTOR **));
     PROTOTYPE(VipPostRecv, (VIP_VI_HANDLE, VIP_DESCRIPTOR *, VIP_MEM_HANDLE));
     PROTOTYPE(VipRecvDone, (VIP_VI_HANDLE, VIP_DESCRIPTOR **));
     PROTOTYPE(VipRecvWait, (VIP_VI_HANDLE, VIP_ULONG, VIP_DESCRIPTOR **));
-#ifdef HAVE_VipSendNotify
     PROTOTYPE(VipSendNotify, (VIP_VI_HANDLE, VIP_PVOID, void (*)(VIP_PVOID, VIP_NIC_HANDLE,
                                                                  VIP_VI_HANDLE, VIP_DESCRIPTOR *)));
-#endif
-#ifdef HAVE_VipRecvNotify
     PROTOTYPE(VipRecvNotify, (VIP_VI_HANDLE, VIP_PVOID, void (*)(VIP_PVOID, VIP_NIC_HANDLE,
                                                                  VIP_VI_HANDLE, VIP_DESCRIPTOR *)));
-#endif
     PROTOTYPE(VipCQDone, (VIP_CQ_HANDLE, VIP_VI_HANDLE *, VIP_BOOLEAN *));
     PROTOTYPE(VipCQWait, (VIP_CQ_HANDLE, VIP_ULONG, VIP_VI_HANDLE *, VIP_BOOLEAN *));
-#ifdef HAVE_VipCQNotify
     PROTOTYPE(VipCQNotify, (VIP_CQ_HANDLE, VIP_PVOID, void (*)(VIP_PVOID, VIP_NIC_HANDLE,
                                                                VIP_VI_HANDLE, VIP_BOOLEAN)));
-#endif
     PROTOTYPE(VipCreateCQ, (VIP_NIC_HANDLE, VIP_ULONG, VIP_CQ_HANDLE *));
     PROTOTYPE(VipDestroyCQ, (VIP_CQ_HANDLE));
-#ifdef HAVE_VipResizeCQ
     PROTOTYPE(VipResizeCQ, (VIP_CQ_HANDLE, VIP_ULONG));
-#endif
     PROTOTYPE(VipNSInit, (VIP_NIC_HANDLE, VIP_PVOID));
     PROTOTYPE(VipNSGetHostByName, (VIP_NIC_HANDLE, VIP_CHAR *, VIP_NET_ADDRESS *, VIP_ULONG));
     PROTOTYPE(VipNSGetHostByAddr, (VIP_NIC_HANDLE, VIP_NET_ADDRESS *, VIP_CHAR *, VIP_ULONG *));

@@ -218,6 +218,25 @@ static void on_error(VIP_PVOID context, VIP_ERROR_DESCRIPTOR *error)
     (void)error;
 }
 
+/* Called with a descriptor that may be garbage by now; the pointer is not followed. */
+static void on_queue(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
+                     VIP_DESCRIPTOR *descriptor)
+{
+    (void)context;
+    (void)nic;
+    (void)vi;
+    (void)descriptor;
+}
+
+static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
+                     VIP_BOOLEAN recv_queue)
+{
+    (void)context;
+    (void)nic;
+    (void)vi;
+    (void)recv_queue;
+}
+
 /* --- calls ----------------------------------------------------------------------------------- */
 
 static VIP_RETURN any_nic_call(unsigned which)
@@ -268,6 +287,30 @@ static VIP_RETURN any_object_call(unsigned which)
     }
 }
 
+/* A list as C promises it: its array is as long as it says, for as many as there can be. */
+static VIP_RETURN any_discovery(void)
+{
+    VIP_NET_ADDRESS *entries[SPOTS];
+    VIP_AUTODISCOVERY_LIST list = {any_number(), below(4) ? entries : NULL, below(SPOTS + 1)};
+
+    for (unsigned n = 0; n < SPOTS; n++)
+        entries[n] = any_pointer();
+    return VipQuerySystemManagementInfo(any_handle(),
+                                        below(8) ? VIP_SMI_AUTODISCOVERY : any_number(),
+                                        below(8) ? &list : NULL);
+}
+
+static VIP_RETURN any_change(unsigned which)
+{
+    switch (which) {
+    case 0: return VipSetViAttributes(any_handle(), any_vi_attributes());
+    case 1:
+        return VipSetMemAttributes(any_handle(), below(2) ? any_pointer() : victims.arena.base,
+                                   any_mem_handle(), any_mem_attributes());
+    default: return any_discovery();
+    }
+}
+
 static VIP_RETURN any_vi_call(unsigned which)
 {
     switch (which) {
@@ -287,16 +330,27 @@ static VIP_RETURN any_vi_call(unsigned which)
     case 9: return VipSendWait(any_handle(), any_timeout(), any_pointer());
     case 10: return VipRecvWait(any_handle(), any_timeout(), any_pointer());
     case 11: return VipCQDone(any_handle(), any_pointer(), any_pointer());
+    case 12: return VipSendNotify(any_handle(), any_pointer(), below(8) ? on_queue : NULL);
+    case 13: return VipRecvNotify(any_handle(), any_pointer(), below(8) ? on_queue : NULL);
+    case 14: return VipCQNotify(any_handle(), any_pointer(), below(8) ? on_entry : NULL);
+    case 15: return VipResizeCQ(any_handle(), below(4) ? below(100) : any_number());
+    case 16:
+        return VipConnectPeerRequest(any_handle(), any_address(), any_address(), any_timeout());
+    case 17: return VipConnectPeerDone(any_handle(), any_pointer());
+    case 18: return VipConnectPeerWait(any_handle(), any_pointer());
     default: return VipCQWait(any_handle(), any_timeout(), any_pointer(), any_pointer());
     }
 }
 
-enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 13 };
+enum { NIC_CALLS = 8, OBJECT_CALLS = 10, VI_CALLS = 20, CHANGES = 3 };
 
 static VIP_RETURN any_call(void)
 {
-    unsigned which = below(NIC_CALLS + OBJECT_CALLS + VI_CALLS);
+    unsigned which = below(NIC_CALLS + OBJECT_CALLS + VI_CALLS + CHANGES);
 
+    if (which < CHANGES)
+        return any_change(which);
+    which -= CHANGES;
     if (which < NIC_CALLS)
         return any_nic_call(which);
     which -= NIC_CALLS;

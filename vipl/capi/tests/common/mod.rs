@@ -12,6 +12,7 @@ pub(crate) mod suite;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -182,10 +183,18 @@ impl Installation {
             .args(["--foreground", "--kill-after=10", limit_s])
             .arg(program);
         command.env("VIADUCT_CONFIG", self.config());
+        command.env("FRAGILE_SEGMENT", self.fragile_segment());
         command
             .env_remove("VIPL_PROTECTION")
             .env_remove("VIADUCT_LOG");
         command
+    }
+
+    /// The file of the segment of the NIC that a test damages.
+    fn fragile_segment(&self) -> PathBuf {
+        let user = fs::metadata(&self.root).expect("our own directory").uid();
+        let id = self.root.file_name().expect("a name").display();
+        Path::new(FRAGILE_DIRECTORY).join(format!("viaduct-{user}-fragile-{id}/segment"))
     }
 
     /// Builds the examples with their own Makefile.
@@ -204,8 +213,11 @@ impl Installation {
     }
 }
 
-/// The suite's NICs: one with the usual limits, one that has little of everything, and two on bad wires.
-/// Nothing is lost on the first two: with this time-out no request is repeated, however slow the machine
+/// Where the segment is that a test damages.
+const FRAGILE_DIRECTORY: &str = "/dev/shm";
+
+/// The suite's NICs: one with the usual limits, one that has little of everything and two static neighbours,
+/// two on bad wires, and one to be damaged. Nothing is lost on the first two and the last: with this time-out no request is repeated, however slow the machine
 /// is under valgrind.
 fn nics(id: &str) -> String {
     let nic = |name: &str, keys: &str| {
@@ -217,7 +229,10 @@ fn nics(id: &str) -> String {
     let patient = "ulp_timeout_ms = 240000";
     let quick = "e_d_tov_ms = 200\nr_a_tov_ms = 200\nulp_timeout_ms = 400";
     let little = "max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-                  max_registered_bytes = 33554432\nmax_incoming = 1\nmax_transfer_bytes = 8388608";
+                  max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\n\
+                  max_transfer_bytes = 8388608\n\
+                  neighbour = [{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
+                  { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
     [
         nic("VINIC0", patient),
         nic("SMALL", &format!("{patient}\n{little}")),
@@ -228,6 +243,10 @@ fn nics(id: &str) -> String {
         nic(
             "DAMAGED",
             &format!("{quick}\n[nic.fault]\nseed = 5\ncorruption_ppm = 20000"),
+        ),
+        nic(
+            "FRAGILE",
+            &format!("{patient}\ndirectory = \"{FRAGILE_DIRECTORY}\""),
         ),
         "[alias]\n\"/dev/old0\" = \"VINIC0\"\n".to_owned(),
     ]

@@ -40,7 +40,7 @@ const ONE: &[&str] = &["consumer"];
 
 #[rustfmt::skip]
 pub(crate) const ROWS: &[Row] = &[
-    Row { name: "local_error", event: "a send or write descriptor has a FORMAT, PROTECTION or LENGTH error; a message above MaxTransferSize is one", sides: ENDS, follows: [
+    Row { name: "local_error", event: "a send, write or read descriptor has a FORMAT, PROTECTION or LENGTH error; a message above MaxTransferSize is one", sides: ENDS, follows: [
         "it completes with that error; the other end notices nothing; stays Connected",
         "it completes with that error, then break",
         "as RD"] },

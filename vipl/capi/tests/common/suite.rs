@@ -102,7 +102,7 @@ impl<'a> Suite<'a> {
         self.directory().join(program.folder).join(&program.name)
     }
 
-    /// What a program declares, and what it can run here.
+    /// What a program declares.
     pub(crate) fn declared(&self, program: &Program) -> Vec<Declared> {
         let mut command = self.installation.command(&self.path(program));
         let output = succeed(command.arg("--list"));
@@ -156,11 +156,7 @@ fn read_list(printed: &str) -> Vec<Declared> {
 /// What a program printed about its tests.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
-    /// Reliability levels and levels with reads, as the NIC's attributes have them.
-    pub(crate) offers: (u32, u32),
     pub(crate) ran: BTreeSet<String>,
-    /// Tests of a level that the NIC does not offer.
-    pub(crate) pending: BTreeSet<String>,
     /// Tests that want two processes.
     pub(crate) elsewhere: BTreeSet<String>,
     /// Test, call, code.
@@ -170,13 +166,9 @@ pub(crate) struct Run {
 impl Run {
     fn read(printed: &str) -> Self {
         let mut run = Self::default();
-        let number =
-            |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).expect("a number");
         for line in printed.lines() {
             match line.split(' ').collect::<Vec<_>>().as_slice() {
-                ["offers", levels, reads] => run.offers = (number(levels), number(reads)),
                 ["run", test] => drop(run.ran.insert((*test).to_owned())),
-                ["pending", test, _] => drop(run.pending.insert((*test).to_owned())),
                 ["elsewhere", test] => drop(run.elsewhere.insert((*test).to_owned())),
                 ["answer", test, call, code] => {
                     let words = [test, call, code].map(|word| (*word).to_owned());

@@ -2,8 +2,8 @@
  * One of several processes, each with a VI to every other: mesh RANK OWN-HOST HOST...
  * The hosts are those of the ranks in their order, as addresses or names of the hosts file; the process
  * of a lower rank waits, the other asks. Memory of every kind is registered: the stack's, the heap's,
- * mapped memory and System V shared memory. A thread for each peer sends while another spins in
- * VipRecvDone.
+ * mapped memory and System V shared memory; which for a peer, the two ranks decide, so that from four
+ * processes on there is each of them. A thread for each peer sends while another spins in VipRecvDone.
  */
 #define _DEFAULT_SOURCE
 #define _XOPEN_SOURCE 600
@@ -227,8 +227,8 @@ static void leave(void)
 int main(int count, char **words)
 {
     static pthread_t senders[PEERS], receivers[PEERS];
-    char on_stack[REGION + VIP_DESCRIPTOR_ALIGNMENT];
-    unsigned rank, kind = 0;
+    char on_stack[PEERS / KINDS][REGION + VIP_DESCRIPTOR_ALIGNMENT];
+    unsigned rank;
 
     EXPECT(count >= 4 && count - 3 <= PEERS);
     own_rank = (unsigned)atoi(words[1]);
@@ -238,9 +238,7 @@ int main(int count, char **words)
     for (rank = 0; rank < ranks; rank++) {
         if (rank == own_rank)
             continue;
-        peer_prepare(&peers[rank], rank, kind, on_stack);
-        /* One region on the stack, the others of all other kinds in turn. */
-        kind = kind % (KINDS - 1) + 1;
+        peer_prepare(&peers[rank], rank, (own_rank + rank) % KINDS, on_stack[rank / KINDS]);
     }
     for (rank = 0; rank < ranks; rank++) {
         if (rank != own_rank)

@@ -330,7 +330,6 @@ int rule_9_nobody_waits(void)
     return 0;
 }
 
-#ifdef HAVE_VipConnectPeerRequest
 int rule_10_equal_peer_addresses(void)
 {
     pid_t child = split();
@@ -353,12 +352,6 @@ int rule_10_equal_peer_addresses(void)
     end_close(&end);
     return 0;
 }
-#else
-int rule_10_equal_peer_addresses(void)
-{
-    return NOT_YET;
-}
-#endif
 
 int rule_14_exit_without_teardown(void)
 {

@@ -1,10 +1,10 @@
 //! Frames and whole messages that never came.
 
-use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
+use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 
-use super::{Case, RD, UD, remote_write_failed};
+use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::host::Event;
-use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, sent};
+use crate::testkit::net::{CLIENT, S, SERVER, receive_failed, received, send_failed, sent};
 use crate::{AsyncError, Counter, Level, Status};
 
 const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
@@ -69,6 +69,22 @@ fn frame_missing_rd() {
     );
 }
 
+/// The sender's first descriptor, whose message or response was lost.
+const FAILED: Event = Event::Sent(0, Status::TRANSPORT, 0);
+
+#[test]
+fn frame_missing_rr() {
+    frame_missing(RR, false, 1, None).breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
+    let failed = remote_write_failed(0, INCOMPLETE);
+    frame_missing(RR, true, 1, Some(1)).breaks(&[FAILED], &[failed]);
+    let mut case = frame_missing(RR, false, 2, None);
+    case.net.advance(2 * S);
+    case.breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
+    let mut case = frame_missing(RR, false, 2, None);
+    case.net.post_send(CLIENT, case.a, b"next");
+    case.breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
+}
+
 #[test]
 fn frame_missing_in_write_ud() {
     frame_missing(UD, true, 1, None).goes_on(&[sent(0, 6000)], &[]);
@@ -86,6 +102,16 @@ fn frame_missing_in_write_rd() {
     let mut case = frame_missing(RD, true, 2, None);
     case.net.advance(2 * S);
     case.breaks(&[sent(0, 6000)], &[aborted]);
+}
+
+#[test]
+fn frame_missing_in_write_rr() {
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    frame_missing(RR, true, 1, None).breaks(&[FAILED], &[aborted]);
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    let mut case = frame_missing(RR, true, 2, None);
+    case.net.advance(2 * S);
+    case.breaks(&[FAILED], &[aborted]);
 }
 
 fn message_lost(level: Level, next_is_write: bool, receives: &[u32]) -> Case {
@@ -117,4 +143,117 @@ fn message_lost_rd() {
     message_lost(RD, false, &[64, 64]).breaks(&sends, &[failed]);
     message_lost(RD, false, &[]).breaks(&sends, &[transport()]);
     message_lost(RD, true, &[64]).breaks(&sends, &[transport()]);
+}
+
+#[test]
+fn message_lost_rr() {
+    let transport = || Event::Async(AsyncError::RdmaTransport);
+    let failed = receive_failed(0, Status::TRANSPORT);
+    message_lost(RR, false, &[64, 64]).breaks(&[FAILED], &[failed]);
+    message_lost(RR, false, &[]).breaks(&[FAILED], &[transport()]);
+    message_lost(RR, true, &[64]).breaks(&[FAILED], &[transport()]);
+}
+
+/// Frame `lost` of the three with a read's data is missing.
+#[test]
+fn read_data_missing_rd_and_rr() {
+    for level in [RD, RR] {
+        for lost in 0..3 {
+            let mut case = Case::new(level);
+            case.net.wire.lose(SERVER, ReadResponse, u32::MAX);
+            case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+            case.net.settle();
+            let frames = case.net.frames(SERVER, ReadResponse);
+            for (at, frame) in frames.iter().enumerate() {
+                if at != lost {
+                    case.net.inject(CLIENT, frame);
+                }
+            }
+            if lost == 2 {
+                // Nothing shows it but time.
+                let ulp_timeout_ns = case.net.nodes[CLIENT].engine.config().ulp_timeout_ns;
+                case.net.advance(ulp_timeout_ns);
+            }
+            let status = if lost == 0 {
+                Status::TRANSPORT
+            } else {
+                INCOMPLETE
+            };
+            case.breaks(&[send_failed(0, status)], &[]);
+        }
+    }
+}
+
+/// The request of a read is lost: the next message shows it, or time.
+#[test]
+fn read_request_lost_rd_and_rr() {
+    for level in [RD, RR] {
+        for next in [true, false] {
+            let mut case = Case::new(level);
+            case.net.wire.lose(CLIENT, ReadRequest, 1);
+            case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+            if next {
+                case.net.post_send(CLIENT, case.a, b"next");
+                case.breaks(&[FAILED], &[receive_failed(0, Status::TRANSPORT)]);
+            } else {
+                let ulp_timeout_ns = case.net.nodes[CLIENT].engine.config().ulp_timeout_ns;
+                case.net.advance(ulp_timeout_ns);
+                assert_eq!(case.net.count(CLIENT, Counter::ResponseTimeouts), 1);
+                case.breaks(&[FAILED], &[]);
+            }
+        }
+    }
+}
+
+/// The whole answer to a read is lost: data of the next one shows it. At RR data also shows
+/// that a response is lost.
+#[test]
+fn read_answer_lost_rd_and_rr() {
+    for level in [RD, RR] {
+        let mut case = Case::new(level);
+        case.net.wire.lose(SERVER, ReadResponse, 1);
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+        case.net.settle();
+        assert_eq!(case.net.count(CLIENT, Counter::LostResponses), 1);
+        case.breaks(&[FAILED], &[]);
+    }
+    let mut case = Case::new(RR);
+    case.net.wire.lose(SERVER, SendResponse, 1);
+    case.net.post_send(CLIENT, case.a, b"placed");
+    case.net.post_read(CLIENT, case.a, (0x1000, 7), 100);
+    case.net.settle();
+    assert_eq!(case.net.count(CLIENT, Counter::LostResponses), 1);
+    case.breaks(&[FAILED], &[received(0, b"placed")]);
+}
+
+/// A read request shows the loss of a message before it; it takes no descriptor.
+#[test]
+fn message_lost_before_a_read_rd_and_rr() {
+    for level in [RD, RR] {
+        let mut case = Case::new(level);
+        case.net.wire.lose(CLIENT, SendRequest, 1);
+        case.net.post_send(CLIENT, case.a, b"lost");
+        case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+        let first = if level == RR { FAILED } else { sent(0, 4) };
+        let mut client = vec![first];
+        if level == RD {
+            client.push(send_failed(1, Status::TRANSPORT));
+        }
+        case.breaks(&client, &[Event::Async(AsyncError::RdmaTransport)]);
+    }
+}
+
+/// What RR adds: also the last message before a silence is noticed.
+#[test]
+fn last_message_lost_rr() {
+    let mut case = Case::new(RR);
+    case.net.wire.lose(CLIENT, SendRequest, 1);
+    case.net.post_send(CLIENT, case.a, b"lost");
+    let ulp_timeout_ns = case.net.nodes[CLIENT].engine.config().ulp_timeout_ns;
+    case.net.advance(ulp_timeout_ns - 1);
+    assert_eq!(case.net.log(CLIENT, case.a), []);
+    case.net.advance(1);
+    assert_eq!(case.net.count(CLIENT, Counter::ResponseTimeouts), 1);
+    case.breaks(&[send_failed(0, Status::TRANSPORT)], &[]);
 }

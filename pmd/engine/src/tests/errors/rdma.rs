@@ -1,8 +1,10 @@
-//! RDMA writes that are refused.
+//! RDMA writes and reads that are refused.
 
-use super::{Case, RD, UD, remote_write_failed};
-use crate::testkit::host::Event;
-use crate::testkit::net::{CLIENT, Net, SERVER, params, sent};
+use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadResponse};
+
+use super::{Case, RD, RR, UD, remote_write_failed};
+use crate::testkit::host::{Event, Send};
+use crate::testkit::net::{CLIENT, Net, SERVER, params, send_failed, sent};
 use crate::{AsyncError, Counter, Level, Status, ViParams};
 
 /// Targets that are not allowed: beyond both ends, around the end of the address space, an
@@ -47,6 +49,16 @@ fn write_refused_rd() {
 }
 
 #[test]
+fn write_refused_rr() {
+    for (target, len) in BAD_TARGETS {
+        refused_write(RR, target, len, None).breaks(
+            &[send_failed(0, Status::RDMA_PROTECTION)],
+            &[Event::Async(AsyncError::RdmaWriteProtection)],
+        );
+    }
+}
+
+#[test]
 fn write_refused_with_immediate_ud() {
     for (target, len) in BAD_TARGETS {
         refused_write(UD, target, len, Some(1)).goes_on(
@@ -61,6 +73,16 @@ fn write_refused_with_immediate_rd() {
     for (target, len) in BAD_TARGETS {
         refused_write(RD, target, len, Some(1)).breaks(
             &[sent(0, len as u32)],
+            &[remote_write_failed(0, Status::PROTECTION)],
+        );
+    }
+}
+
+#[test]
+fn write_refused_with_immediate_rr() {
+    for (target, len) in BAD_TARGETS {
+        refused_write(RR, target, len, Some(1)).breaks(
+            &[send_failed(0, Status::RDMA_PROTECTION)],
             &[remote_write_failed(0, Status::PROTECTION)],
         );
     }
@@ -103,6 +125,16 @@ fn write_not_allowed_by_vi_rd() {
     }
 }
 
+#[test]
+fn write_not_allowed_by_vi_rr() {
+    for (rdma_write, size) in [(false, 100), (true, 49)] {
+        write_not_allowed_by_vi(RR, rdma_write, size).breaks(
+            &[send_failed(0, Status::RDMA_PROTECTION)],
+            &[Event::Async(AsyncError::RdmaWriteProtection)],
+        );
+    }
+}
+
 fn write_target_gone(level: Level, immediate: Option<u32>) -> Case {
     let mut case = Case::new(level);
     let region = case.net.nodes[SERVER].host.regions.get_mut(&7).unwrap();
@@ -125,4 +157,163 @@ fn write_target_gone_rd() {
     write_target_gone(RD, None).breaks(&[sent(0, 6000)], &[refused]);
     let failed = remote_write_failed(0, Status::PROTECTION);
     write_target_gone(RD, Some(1)).breaks(&[sent(0, 6000)], &[failed]);
+}
+
+#[test]
+fn write_target_gone_rr() {
+    let sender = [send_failed(0, Status::RDMA_PROTECTION)];
+    let refused = Event::Async(AsyncError::RdmaWriteProtection);
+    write_target_gone(RR, None).breaks(&sender, &[refused]);
+    let failed = remote_write_failed(0, Status::PROTECTION);
+    write_target_gone(RR, Some(1)).breaks(&sender, &[failed]);
+}
+
+// --- RDMA reads. At UD there are none: `reads.rs`.
+
+const RELIABLE: [Level; 2] = [RD, RR];
+const REFUSED: Event = Event::Async(AsyncError::RdmaReadProtection);
+
+/// A read of the server's region, and a send behind it that nobody must place.
+fn read(level: Level, source: (u64, u32), len: usize) -> Case {
+    let mut case = Case::new(level);
+    case.read(source, len);
+    case
+}
+
+impl Case {
+    fn read(&mut self, source: (u64, u32), len: usize) {
+        let host = &mut self.net.nodes[CLIENT].host;
+        host.post_send(self.a, crate::testkit::net::read(source, len));
+        host.post_send(self.a, Send::default());
+        self.net.pump(CLIENT);
+    }
+}
+
+#[test]
+fn read_refused_rd_and_rr() {
+    for level in RELIABLE {
+        for (source, len) in BAD_TARGETS {
+            let mut case = read(level, source, len);
+            case.net.settle();
+            assert_eq!(case.net.count(SERVER, Counter::DropRdmaProtection), 1);
+            case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+        }
+    }
+}
+
+/// Without the attribute, and longer than the VI's MaxTransferSize.
+#[test]
+fn read_not_allowed_by_vi_rd_and_rr() {
+    for level in RELIABLE {
+        for (rdma_read, max_transfer_bytes) in [(false, 100), (true, 49)] {
+            let mut net = Net::pair();
+            let vi = ViParams {
+                rdma_read,
+                max_transfer_bytes,
+                ..params(level)
+            };
+            let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
+            net.connect(a, b);
+            net.clear_logs();
+            net.nodes[SERVER].host.register(7, 0, 100);
+            let mut case = Case { net, a, b };
+            case.read((0, 7), 50);
+            case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+        }
+    }
+}
+
+#[test]
+fn read_source_gone_rd_and_rr() {
+    let partial = Status::RDMA_PROTECTION.with(Status::PARTIAL);
+    for level in RELIABLE {
+        for (gone_from, status) in [(0, Status::RDMA_PROTECTION), (3000, partial)] {
+            let mut case = Case::new(level);
+            let region = case.net.nodes[SERVER].host.regions.get_mut(&7).unwrap();
+            region.gone_from = gone_from;
+            case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+            case.breaks(&[send_failed(0, status)], &[REFUSED]);
+        }
+    }
+}
+
+#[test]
+fn read_memory_gone_rd_and_rr() {
+    let partial = Status::PROTECTION.with(Status::PARTIAL);
+    for level in RELIABLE {
+        for (gone_from, status) in [(0, Status::PROTECTION), (3000, partial)] {
+            let mut case = Case::new(level);
+            let gone = Send {
+                gone_from: Some(gone_from),
+                ..crate::testkit::net::read((0x1000, 7), 6000)
+            };
+            case.net.post(CLIENT, case.a, gone);
+            case.breaks(&[send_failed(0, status)], &[]);
+        }
+    }
+}
+
+/// The refusal may be lost, then the disconnect tells it; or the disconnect.
+#[test]
+fn read_refused_is_told_by_its_answer_or_by_the_disconnect() {
+    for level in RELIABLE {
+        for lost in [ReadResponse, DisconnectRequest] {
+            let mut case = Case::new(level);
+            case.net.wire.lose(SERVER, lost, u32::MAX);
+            case.read((0x1000, 8), 6000);
+            case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+        }
+    }
+}
+
+/// A read in front of the refused one whose data has not come: nothing was wrong with it.
+#[test]
+fn read_in_front_of_a_refused_one_is_flushed() {
+    for level in RELIABLE {
+        let mut case = Case::new(level);
+        case.net.nodes[SERVER].host.room = 1;
+        let host = &mut case.net.nodes[CLIENT].host;
+        for handle in [7, 8] {
+            host.post_send(case.a, crate::testkit::net::read((0x1000, handle), 6000));
+        }
+        case.net.pump(CLIENT);
+        case.net.settle();
+        case.net.nodes[SERVER].host.room = usize::MAX;
+        case.net
+            .advance(case.net.nodes[SERVER].engine.config().ulp_timeout_ns);
+        let flushed = send_failed(0, Status::FLUSHED);
+        let refused = send_failed(1, Status::RDMA_PROTECTION);
+        case.breaks(&[flushed, refused], &[REFUSED]);
+    }
+}
+
+/// At RD the reason of a disconnect can be about a send that was not answered for: the read
+/// in front of it is not blamed.
+#[test]
+fn read_in_front_of_a_send_without_descriptor_is_flushed() {
+    for level in RELIABLE {
+        let mut case = Case::with_receives(level, &[]);
+        case.net.nodes[SERVER].host.room = 0;
+        case.read((0x1000, 7), 6000);
+        case.net.settle();
+        case.net.nodes[SERVER].host.room = usize::MAX;
+        case.net
+            .advance(case.net.nodes[SERVER].engine.config().ulp_timeout_ns);
+        let send = if level == RR {
+            Status::REMOTE_DESCRIPTOR
+        } else {
+            Status::FLUSHED
+        };
+        let log = case.net.log(CLIENT, case.a);
+        let sends: Vec<_> = log
+            .into_iter()
+            .filter(|e| matches!(e, Event::Sent(..)))
+            .collect();
+        assert_eq!(
+            sends,
+            [send_failed(0, Status::FLUSHED), send_failed(1, send)]
+        );
+        let log = case.net.log(SERVER, case.b);
+        assert_eq!(log[0], Event::Async(AsyncError::ReceiveQueueEmpty));
+    }
 }

@@ -60,8 +60,11 @@ static void limits(void)
     CHECK(a->MaxTransferSize >= 131072, "messages of 128 KiB");
     CHECK(a->MaxPtags >= a->MaxVI && a->MaxVI > 0, "a protection tag for every VI");
     CHECK(a->MaxCQ > 0 && a->MaxCQEntries > 0 && a->MaxDescriptorsPerQueue > 0, "queues");
-    CHECK(a->ReliabilityLevelSupport & VIP_SERVICE_RELIABLE_DELIVERY, "Reliable Delivery");
-    CHECK((a->RDMAReadSupport & ~a->ReliabilityLevelSupport) == 0, "reads on known levels only");
+    CHECK(a->ReliabilityLevelSupport == (VIP_SERVICE_UNRELIABLE | VIP_SERVICE_RELIABLE_DELIVERY |
+                                         VIP_SERVICE_RELIABLE_RECEPTION),
+          "all reliability levels");
+    CHECK(a->RDMAReadSupport == (VIP_SERVICE_RELIABLE_DELIVERY | VIP_SERVICE_RELIABLE_RECEPTION),
+          "RDMA reads where nothing is lost without notice");
     CHECK(a->ThreadSafe == VIP_TRUE, "any thread may make any call");
 }
 

@@ -14,8 +14,7 @@ static void reading_is_not_offered(void)
     attributes.EnableRdmaRead = VIP_TRUE;
     CHECK_RETURN(VipCreateVi(here.nic, &attributes, NULL, NULL, &vi), VIP_INVALID_RDMAREAD);
     pair_open(&pair, &options);
-    describe_write(read, mine.base + 4096, mine.handle, 64, exposed.base, exposed.handle);
-    read->CS.Control = VIP_CONTROL_OP_RDMAREAD;
+    describe_read(read, mine.base + 4096, mine.handle, 64, exposed.base, exposed.handle);
     CHECK_RETURN(VipPostSend(pair.client, read, mine.handle), VIP_SUCCESS);
     CHECK((sent(pair.client, read) & VIP_STATUS_ERROR_MASK) == VIP_STATUS_FORMAT_ERROR,
           "a read is a FORMAT_ERROR");

@@ -31,6 +31,7 @@ static void nic_calls(VIP_NIC_HANDLE bad)
     Address address, remote;
     VIP_CHAR name[64] = "localhost";
     VIP_ULONG length = sizeof name;
+    VIP_AUTODISCOVERY_LIST list = {1, NULL, 0};
 
     address_of(&here, "nobody", &address);
     CHECK_RETURN(VipQueryNic(bad, &nic_attributes), INVALID);
@@ -41,6 +42,8 @@ static void nic_calls(VIP_NIC_HANDLE bad)
     CHECK(handle == 0, "a failed registration gives memory handle 0");
     CHECK_RETURN(VipDeregisterMem(bad, name, 1), INVALID);
     CHECK_RETURN(VipQueryMem(bad, name, 1, &memory), INVALID);
+    CHECK_RETURN(VipSetMemAttributes(bad, name, 1, &memory), INVALID);
+    CHECK_RETURN(VipQuerySystemManagementInfo(bad, VIP_SMI_AUTODISCOVERY, &list), INVALID);
     CHECK_RETURN(VipCreateVi(bad, &attributes, NULL, NULL, &out), INVALID);
     CHECK_RETURN(VipCreateCQ(bad, 16, &out), INVALID);
     CHECK_RETURN(VipConnectWait(bad, &address.address, 0, &remote.address, &attributes, &out),
@@ -52,17 +55,36 @@ static void nic_calls(VIP_NIC_HANDLE bad)
     CHECK_RETURN(VipCloseNic(bad), INVALID);
 }
 
+static void on_queue(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
+                     VIP_DESCRIPTOR *descriptor)
+{
+    (void)context;
+    (void)nic;
+    (void)vi;
+    (void)descriptor;
+}
+
+static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi,
+                     VIP_BOOLEAN recv_queue)
+{
+    (void)context;
+    (void)nic;
+    (void)vi;
+    (void)recv_queue;
+}
+
 /* Every call that takes a VI handle, with one that is none. */
 static void vi_calls(VIP_VI_HANDLE bad)
 {
     VIP_DESCRIPTOR *descriptor = (VIP_DESCRIPTOR *)(void *)mine.base, *out = descriptor;
-    VIP_VI_ATTRIBUTES attributes;
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain), found;
     VIP_VI_STATE state;
     VIP_BOOLEAN flag;
     Address address;
 
     address_of(&here, "nobody", &address);
-    CHECK_RETURN(VipQueryVi(bad, &state, &attributes, &flag, &flag), INVALID);
+    CHECK_RETURN(VipQueryVi(bad, &state, &found, &flag, &flag), INVALID);
+    CHECK_RETURN(VipSetViAttributes(bad, &attributes), INVALID);
     CHECK_RETURN(VipPostSend(bad, descriptor, mine.handle), INVALID);
     CHECK_RETURN(VipPostRecv(bad, descriptor, mine.handle), INVALID);
     CHECK_RETURN(VipSendDone(bad, &out), INVALID);
@@ -70,8 +92,13 @@ static void vi_calls(VIP_VI_HANDLE bad)
     CHECK_RETURN(VipRecvDone(bad, &out), INVALID);
     CHECK_RETURN(VipSendWait(bad, 0, &out), INVALID);
     CHECK_RETURN(VipRecvWait(bad, 0, &out), INVALID);
+    CHECK_RETURN(VipSendNotify(bad, NULL, on_queue), INVALID);
+    CHECK_RETURN(VipRecvNotify(bad, NULL, on_queue), INVALID);
     CHECK_RETURN(VipConnectRequest(bad, &address.address, &address.address, 10, &attributes),
                  INVALID);
+    CHECK_RETURN(VipConnectPeerRequest(bad, &address.address, &address.address, 10), INVALID);
+    CHECK_RETURN(VipConnectPeerDone(bad, &found), INVALID);
+    CHECK_RETURN(VipConnectPeerWait(bad, &found), INVALID);
     CHECK_RETURN(VipDisconnect(bad), INVALID);
     CHECK_RETURN(VipDestroyVi(bad), INVALID);
 }
@@ -83,6 +110,8 @@ static void other_calls(VIP_PVOID bad, VIP_VI_HANDLE vi)
 
     CHECK_RETURN(VipCQDone(bad, &out, &flag), INVALID);
     CHECK_RETURN(VipCQWait(bad, 0, &out, &flag), INVALID);
+    CHECK_RETURN(VipCQNotify(bad, NULL, on_entry), INVALID);
+    CHECK_RETURN(VipResizeCQ(bad, 8), INVALID);
     CHECK_RETURN(VipDestroyCQ(bad), INVALID);
     CHECK_RETURN(VipConnectAccept(bad, vi), INVALID);
     CHECK_RETURN(VipConnectReject(bad), INVALID);

@@ -188,6 +188,101 @@ static void a_queue_that_is_used_stays(void)
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
 }
 
+/* Another number of entries while some are there: none is lost, however small the queue gets. */
+static void resizing(void)
+{
+    enum { COUNT = 12 };
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    VIP_DESCRIPTOR *recvs[COUNT], *done;
+    VIP_VI_HANDLE vi, from;
+    VIP_BOOLEAN recv_queue;
+    VIP_CQ_HANDLE cq;
+
+    REQUIRE_RETURN(VipCreateCQ(here.nic, 1, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, cq, &vi), VIP_SUCCESS);
+    CHECK_RETURN(VipResizeCQ(cq, 0), INVALID);
+    CHECK_RETURN(VipResizeCQ(NULL, 8), INVALID);
+    CHECK_RETURN(VipResizeCQ((VIP_CQ_HANDLE)vi, 8), INVALID);
+    CHECK_RETURN(VipResizeCQ(cq, here.attributes.MaxCQEntries + 1), VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipResizeCQ(cq, ~0ul), VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipResizeCQ(cq, 1000), VIP_SUCCESS);
+    for (unsigned n = 0; n < COUNT; n++) {
+        recvs[n] = arena_descriptor(&mine, 0);
+        CHECK_RETURN(VipPostRecv(vi, recvs[n], mine.handle), VIP_SUCCESS);
+    }
+    CHECK_RETURN(VipResizeCQ(cq, 1), VIP_SUCCESS);
+    CHECK_RETURN(VipDisconnect(vi), VIP_SUCCESS);
+    for (unsigned n = 0; n < COUNT; n++) {
+        CHECK_RETURN(VipResizeCQ(cq, n % 2 == 0 ? 1 : 500), VIP_SUCCESS);
+        CHECK(VipCQDone(cq, &from, &recv_queue) == VIP_SUCCESS && from == vi && recv_queue,
+              "entry %u is there", n);
+        CHECK(VipRecvDone(vi, &done) == VIP_DESCRIPTOR_ERROR && done == recvs[n],
+              "and stands for descriptor %u", n);
+    }
+    CHECK_RETURN(VipCQDone(cq, &from, &recv_queue), VIP_NOT_DONE);
+    CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+    CHECK_RETURN(VipResizeCQ(cq, 8), INVALID);
+}
+
+typedef struct {
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE vi;
+    unsigned messages, wrong;
+} Collector;
+
+/* Waits for one entry after the other, and takes its descriptor. */
+static void *collect(void *argument)
+{
+    Collector *collector = argument;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv_queue;
+    VIP_DESCRIPTOR *done;
+
+    for (unsigned n = 0; n < collector->messages; n++) {
+        if (VipCQWait(collector->cq, WAIT_MS, &vi, &recv_queue) != VIP_SUCCESS ||
+            vi != collector->vi || !recv_queue || VipRecvDone(vi, &done) != VIP_SUCCESS ||
+            done->CS.Length != n % 64)
+            collector->wrong++;
+    }
+    return NULL;
+}
+
+/* The same while messages come and another thread waits for them. */
+static void resizing_while_messages_come(void)
+{
+    enum { MESSAGES = 64 };
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    VIP_DESCRIPTOR *send = arena_descriptor(&theirs, 1);
+    unsigned char *data = arena_bytes(&theirs, 64), *target = arena_bytes(&mine, 64);
+    Collector collector = {.messages = MESSAGES};
+    pthread_t thread;
+    Pair pair;
+
+    REQUIRE_RETURN(VipCreateCQ(here.nic, 1, &collector.cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, collector.cq, &pair.client),
+                   VIP_SUCCESS);
+    collector.vi = pair.client;
+    pair.server = server_create(&plain);
+    for (unsigned n = 0; n < MESSAGES; n++) {
+        VIP_DESCRIPTOR *recv = arena_descriptor(&mine, 1);
+        describe(recv, target, mine.handle, 64);
+        CHECK_RETURN(VipPostRecv(pair.client, recv, mine.handle), VIP_SUCCESS);
+    }
+    pair_connect(&pair);
+    REQUIRE(pthread_create(&thread, NULL, collect, &collector) == 0, "a thread");
+    for (unsigned n = 0; n < MESSAGES; n++) {
+        describe(send, data, theirs.handle, n % 64);
+        CHECK_RETURN(VipPostSend(pair.server, send, theirs.handle), VIP_SUCCESS);
+        CHECK_RETURN(VipResizeCQ(collector.cq, 1 + n * 7 % 50), VIP_SUCCESS);
+        sent(pair.server, send);
+    }
+    pthread_join(thread, NULL);
+    CHECK(collector.wrong == 0, "%u entries, in order (%u wrong)", MESSAGES, collector.wrong);
+    pair_close(&pair);
+    CHECK_RETURN(VipDestroyCQ(collector.cq), VIP_SUCCESS);
+}
+
 static const Test tests[] = {
     TEST(arguments, .clauses = "3.5.7 3.5.8 3.6.1 3.6.2",
          .answers = "VipCreateCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE;"
@@ -200,6 +295,9 @@ static const Test tests[] = {
     TEST(closing_with_a_queue, .clauses = "3.1.2", .answers = "VipDestroyCQ INVALID_PARAMETER"),
     TEST(as_many_as_the_nic_has, .clauses = "3.6.1 3.7.1",
          .answers = "VipCreateCQ SUCCESS ERROR_RESOURCE"),
+    TEST(resizing, .clauses = "3.6.3",
+         .answers = "VipResizeCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE"),
+    TEST(resizing_while_messages_come, .clauses = "3.6.3 6.1", .answers = "VipResizeCQ SUCCESS"),
     TEST(a_queue_that_is_used_stays, .clauses = "3.6.2", .answers = "VipDestroyCQ ERROR_RESOURCE"),
 };
 

@@ -49,6 +49,7 @@ VIP_RETURN at_VipCreateVi(VIP_NIC_HANDLE nic, VIP_VI_ATTRIBUTES *attributes, VIP
 VIP_RETURN at_VipDestroyVi(VIP_VI_HANDLE vi);
 VIP_RETURN at_VipQueryVi(VIP_VI_HANDLE vi, VIP_VI_STATE *state, VIP_VI_ATTRIBUTES *attributes,
                          VIP_BOOLEAN *send_empty, VIP_BOOLEAN *recv_empty);
+VIP_RETURN at_VipSetViAttributes(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes);
 VIP_RETURN at_VipConnectWait(VIP_NIC_HANDLE nic, VIP_NET_ADDRESS *local, VIP_ULONG timeout_ms,
                              VIP_NET_ADDRESS *remote, VIP_VI_ATTRIBUTES *attributes,
                              VIP_CONN_HANDLE *connection);
@@ -56,6 +57,10 @@ VIP_RETURN at_VipConnectAccept(VIP_CONN_HANDLE connection, VIP_VI_HANDLE vi);
 VIP_RETURN at_VipConnectReject(VIP_CONN_HANDLE connection);
 VIP_RETURN at_VipConnectRequest(VIP_VI_HANDLE vi, VIP_NET_ADDRESS *local, VIP_NET_ADDRESS *remote,
                                 VIP_ULONG timeout_ms, VIP_VI_ATTRIBUTES *attributes);
+VIP_RETURN at_VipConnectPeerRequest(VIP_VI_HANDLE vi, VIP_NET_ADDRESS *local,
+                                    VIP_NET_ADDRESS *remote, VIP_ULONG timeout_ms);
+VIP_RETURN at_VipConnectPeerDone(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes);
+VIP_RETURN at_VipConnectPeerWait(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes);
 VIP_RETURN at_VipDisconnect(VIP_VI_HANDLE vi);
 VIP_RETURN at_VipCreatePtag(VIP_NIC_HANDLE nic, VIP_PROTECTION_HANDLE *tag);
 VIP_RETURN at_VipDestroyPtag(VIP_NIC_HANDLE nic, VIP_PROTECTION_HANDLE tag);

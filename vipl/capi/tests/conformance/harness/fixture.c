@@ -66,12 +66,17 @@ static void open_near_end(const char *name)
     arena_open(&mine, &here, ARENA_BYTES, here.ptag, VIP_FALSE);
 }
 
-static void open_far_end(const char *name)
+static void furnish_far_end(void)
 {
-    device_open_far(&there, name);
     errors_catch(&there);
     arena_open(&theirs, &there, ARENA_BYTES, there.ptag, VIP_FALSE);
     arena_open(&exposed, &there, EXPOSED_BYTES, there.ptag, VIP_TRUE);
+}
+
+static void open_far_end(const char *name)
+{
+    device_open_far(&there, name);
+    furnish_far_end();
 }
 
 static void close_ends(void)
@@ -102,15 +107,28 @@ static struct {
     Arena mine, theirs, exposed;
 } usual;
 
-void fixture_use(const char *name)
+static void put_aside(void)
 {
     usual.here = here;
     usual.there = there;
     usual.mine = mine;
     usual.theirs = theirs;
     usual.exposed = exposed;
+}
+
+void fixture_use(const char *name)
+{
+    put_aside();
     open_near_end(name);
     open_far_end(name);
+}
+
+void fixture_use_here(const char *name)
+{
+    put_aside();
+    open_near_end(name);
+    device_open_named(&there, name);
+    furnish_far_end();
 }
 
 void fixture_use_end(void)
@@ -242,6 +260,7 @@ VIP_VI_HANDLE server_create(const PairOptions *options)
     VIP_VI_HANDLE vi = NULL;
 
     attributes.EnableRdmaWrite = options->server_rdma_write;
+    attributes.EnableRdmaRead = options->server_rdma_read;
     REQUIRE_RETURN(VipCreateVi(there.nic, &attributes, options->server_send_cq,
                                options->server_recv_cq, &vi),
                    VIP_SUCCESS);
@@ -407,6 +426,13 @@ void describe_write(VIP_DESCRIPTOR *descriptor, const void *data, VIP_MEM_HANDLE
     descriptor->DS[0].Remote.Data.AddressBits = (VIP_UINT64)(uintptr_t)remote;
     descriptor->DS[0].Remote.Handle = remote_handle;
     describe_segment(descriptor, 1, data, handle, bytes);
+}
+
+void describe_read(VIP_DESCRIPTOR *descriptor, const void *data, VIP_MEM_HANDLE handle,
+                   size_t bytes, const void *remote, VIP_MEM_HANDLE remote_handle)
+{
+    describe_write(descriptor, data, handle, bytes, remote, remote_handle);
+    descriptor->CS.Control = VIP_CONTROL_OP_RDMAREAD;
 }
 
 void with_immediate(VIP_DESCRIPTOR *descriptor, VIP_UINT32 immediate)

@@ -44,7 +44,7 @@ typedef struct {
 typedef struct {
     VIP_RELIABILITY_LEVEL reliability; /* 0: Reliable Delivery */
     VIP_ULONG max_transfer_bytes;      /* 0: 65536 */
-    VIP_BOOLEAN server_rdma_write;
+    VIP_BOOLEAN server_rdma_write, server_rdma_read;
     VIP_CQ_HANDLE server_send_cq, server_recv_cq;
 } PairOptions;
 
@@ -61,6 +61,8 @@ void fixture_reset(void);
 /* Has both ends be on the NIC of another name; and puts things back. Not twice at a time. */
 void fixture_use(const char *name);
 void fixture_use_end(void);
+/* The same with both ends in this process, for NICs that are of one host. */
+void fixture_use_here(const char *name);
 /* Opens the far end anew, when a test has ended its process. */
 void fixture_reopen_far(void);
 
@@ -119,6 +121,9 @@ void describe_segment(VIP_DESCRIPTOR *descriptor, unsigned n, const void *data,
 void describe(VIP_DESCRIPTOR *descriptor, const void *data, VIP_MEM_HANDLE handle, size_t bytes);
 void describe_write(VIP_DESCRIPTOR *descriptor, const void *data, VIP_MEM_HANDLE handle,
                     size_t bytes, const void *remote, VIP_MEM_HANDLE remote_handle);
+/* A read of the peer's memory into one segment of ours. */
+void describe_read(VIP_DESCRIPTOR *descriptor, const void *data, VIP_MEM_HANDLE handle,
+                   size_t bytes, const void *remote, VIP_MEM_HANDLE remote_handle);
 void with_immediate(VIP_DESCRIPTOR *descriptor, VIP_UINT32 immediate);
 
 /* Wait for a queue that is on no CQ; checks that `expected` comes back and gives its status. */

@@ -81,6 +81,15 @@ VIP_RETURN at_VipQueryVi(VIP_VI_HANDLE vi, VIP_VI_STATE *state, VIP_VI_ATTRIBUTE
     return answer;
 }
 
+VIP_RETURN at_VipSetViAttributes(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes)
+{
+    if (!far_handle(vi))
+        return VipSetViAttributes(vi, attributes);
+    Message message = {
+        .call = SET_VI_ATTRIBUTES, .handles = {vi}, .vi_attributes = *attributes};
+    return far_ask(&message);
+}
+
 VIP_RETURN at_VipConnectWait(VIP_NIC_HANDLE nic, VIP_NET_ADDRESS *local, VIP_ULONG timeout_ms,
                              VIP_NET_ADDRESS *remote, VIP_VI_ATTRIBUTES *attributes,
                              VIP_CONN_HANDLE *connection)
@@ -124,6 +133,40 @@ VIP_RETURN at_VipConnectRequest(VIP_VI_HANDLE vi, VIP_NET_ADDRESS *local, VIP_NE
     VIP_RETURN answer = far_ask(&message);
     *attributes = message.vi_attributes;
     return answer;
+}
+
+VIP_RETURN at_VipConnectPeerRequest(VIP_VI_HANDLE vi, VIP_NET_ADDRESS *local,
+                                    VIP_NET_ADDRESS *remote, VIP_ULONG timeout_ms)
+{
+    Message message = {.call = CONNECT_PEER_REQUEST, .handles = {vi}, .number = timeout_ms};
+
+    if (!far_handle(vi))
+        return VipConnectPeerRequest(vi, local, remote, timeout_ms);
+    memcpy(&message.local, local, sizeof message.local);
+    memcpy(&message.remote, remote, sizeof message.remote);
+    return far_ask(&message);
+}
+
+/* A call that tells what came of a peer request. */
+static VIP_RETURN peer_outcome(enum Call call, VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes)
+{
+    Message message = {.call = call, .handles = {vi}};
+    VIP_RETURN answer = far_ask(&message);
+
+    *attributes = message.vi_attributes;
+    return answer;
+}
+
+VIP_RETURN at_VipConnectPeerDone(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes)
+{
+    return far_handle(vi) ? peer_outcome(CONNECT_PEER_DONE, vi, attributes)
+                          : VipConnectPeerDone(vi, attributes);
+}
+
+VIP_RETURN at_VipConnectPeerWait(VIP_VI_HANDLE vi, VIP_VI_ATTRIBUTES *attributes)
+{
+    return far_handle(vi) ? peer_outcome(CONNECT_PEER_WAIT, vi, attributes)
+                          : VipConnectPeerWait(vi, attributes);
 }
 
 VIP_RETURN at_VipDisconnect(VIP_VI_HANDLE vi)
@@ -304,6 +347,11 @@ static VIP_RETURN make_connection_call(Message *m)
     case CONNECT_REQUEST:
         return VipConnectRequest(m->handles[0], &m->local.address, &m->remote.address, m->number,
                                  &m->vi_attributes);
+    case CONNECT_PEER_REQUEST:
+        return VipConnectPeerRequest(m->handles[0], &m->local.address, &m->remote.address,
+                                     m->number);
+    case CONNECT_PEER_DONE: return VipConnectPeerDone(m->handles[0], &m->vi_attributes);
+    case CONNECT_PEER_WAIT: return VipConnectPeerWait(m->handles[0], &m->vi_attributes);
     default: return VipDisconnect(m->handles[0]);
     }
 }
@@ -337,6 +385,7 @@ static VIP_RETURN make_call(Message *m)
     case DESTROY_VI: return VipDestroyVi(m->handles[0]);
     case QUERY_VI:
         return VipQueryVi(m->handles[0], &m->state, &m->vi_attributes, &m->flags[0], &m->flags[1]);
+    case SET_VI_ATTRIBUTES: return VipSetViAttributes(m->handles[0], &m->vi_attributes);
     case CREATE_PTAG: return VipCreatePtag(m->handles[0], &m->out);
     case DESTROY_PTAG: return VipDestroyPtag(m->handles[0], m->handles[1]);
     case REGISTER_MEM:
@@ -352,6 +401,9 @@ static VIP_RETURN make_call(Message *m)
     case CONNECT_ACCEPT:
     case CONNECT_REJECT:
     case CONNECT_REQUEST:
+    case CONNECT_PEER_REQUEST:
+    case CONNECT_PEER_DONE:
+    case CONNECT_PEER_WAIT:
     case DISCONNECT: return make_connection_call(m);
     default: return make_queue_call(m);
     }

@@ -1,0 +1,77 @@
+//! A NIC that fails under its program, which takes it down in order and opens it again.
+
+use std::io;
+
+use vipl::{ReliabilityLevel, Timeout, ViState, VipError};
+
+use crate::echo::round_trip;
+use crate::queue::{Queue, Side};
+use crate::station::{PATIENCE, Station};
+use crate::{Failure, Server};
+
+/// Messages there and back before a connection counts as good.
+const MESSAGES: u64 = 10;
+
+/// Connects so many times and once more; the NIC fails each time but the last.
+pub(crate) fn outlive(server: &Server, own: &str, failures: u32) -> Result<(), Failure> {
+    for round in 0..failures {
+        until_it_fails(server, own, round)?;
+        println!("closed {round}");
+        let mut line = String::new();
+        if io::stdin().read_line(&mut line)? == 0 {
+            return Err("nobody said to go on".into());
+        }
+    }
+    let mut station = Station::open()?;
+    let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
+    let mut descriptors = station.descriptors(2)?;
+    station.connect(&vi, server, own)?;
+    for serial in 0..MESSAGES {
+        if !round_trip(&vi, serial, &mut descriptors)? {
+            return Err("the last connection is lost".into());
+        }
+    }
+    println!("alive {failures}");
+    vi.disconnect()?;
+    drop((descriptors, vi));
+    station.finish()
+}
+
+/// One opening, from a good connection to the failure, and what the guide lets the program do
+/// then (VIPL 7.5).
+fn until_it_fails(server: &Server, own: &str, round: u32) -> Result<(), Failure> {
+    let mut station = Station::open()?;
+    let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
+    let mut descriptors = station.descriptors(3)?;
+    station.connect(&vi, server, own)?;
+    for serial in 0..MESSAGES {
+        if !round_trip(&vi, serial, &mut descriptors)? {
+            return Err("the connection is lost before anything failed".into());
+        }
+    }
+    let mut receives = Queue::new(&vi, Side::Receive);
+    receives.post(descriptors.pop().ok_or("a descriptor is missing")?)?;
+    println!("alive {round}");
+    let received = receives
+        .take(Timeout::After(PATIENCE))?
+        .ok_or("a receive is kept on a NIC that failed")?;
+    if !received.status.is_flushed() {
+        return Err(format!("a receive ended with {}", received.status).into());
+    }
+    let (told, lost) = (
+        station.failures(PATIENCE),
+        station.losses(vi.handle(), PATIENCE),
+    );
+    if (told, lost, vi.state()?) != (1, 1, ViState::Error) {
+        let state = vi.state()?;
+        return Err(format!("told {told} times, lost {lost} times, {state:?}").into());
+    }
+    vi.disconnect()?;
+    let local = station.nic().local_address(own.as_bytes())?;
+    match vi.connect(&local, &local, Timeout::After(PATIENCE)) {
+        Err(VipError::NotReachable) => {}
+        other => return Err(format!("a request on a NIC that failed: {other:?}").into()),
+    }
+    vi.disconnect()?;
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! Messages that cannot go on, by reliability level (docs/spec/vi-engine-errors.md).
+
+use fcvi_frame::flags::message_request;
+use fcvi_frame::frame::IuView;
+use fcvi_frame::iu::Opcode;
+use fcvi_frame::reason::MessageReason;
+
+use crate::answer::Response;
+use crate::counters::Counter;
+use crate::endpoint::{Level, RxKind};
+use crate::engine::{Engine, ViIndex};
+use crate::host::{AsyncError, Claim, Completion, Host, Status};
+
+/// Why a message cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Frames are missing, or the message ended too early.
+    Incomplete,
+    /// It does not fit the descriptor or the VI.
+    TooLong,
+    /// The memory it is meant for is not valid.
+    Protection,
+}
+
+impl Engine {
+    /// Ends the open message with an error, as the level and the kind of message
+    /// want it (vipl-semantics, table of errors). True if the VI goes on.
+    #[cold]
+    pub(super) fn fail_message<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        failure: Failure,
+        host: &mut H,
+    ) -> bool {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return false;
+        };
+        let level = ep.params.level;
+        let Some(message) = ep.rx.message.as_mut() else {
+            return true;
+        };
+        let kind = message.kind;
+        message.kind = RxKind::Discard;
+        if failure == Failure::Incomplete && level == Level::UnreliableDelivery {
+            ep.rx.message = None;
+        }
+        if kind == RxKind::Discard {
+            return true;
+        }
+        let (status, reason) = match failure {
+            Failure::Incomplete => {
+                self.counters.count(Counter::IncompleteMessages);
+                (
+                    Status::TRANSPORT.with(Status::PARTIAL),
+                    MessageReason::MessageIncomplete,
+                )
+            }
+            Failure::TooLong => (Status::LENGTH, MessageReason::DescriptorTooShort),
+            Failure::Protection if matches!(kind, RxKind::Write { .. }) => {
+                (Status::PROTECTION, MessageReason::WriteProtection)
+            }
+            Failure::Protection => (Status::PROTECTION, MessageReason::DescriptorProtection),
+        };
+        match kind {
+            RxKind::Receive { .. } => complete_error(vi, status, false, host),
+            RxKind::Write { claimed: true, .. } => complete_error(vi, status, true, host),
+            RxKind::Write { .. } if level != Level::UnreliableDelivery => host.report(
+                vi,
+                match failure {
+                    Failure::Incomplete => AsyncError::RdmaWriteAbort,
+                    Failure::TooLong => AsyncError::RdmaWriteData,
+                    Failure::Protection => AsyncError::RdmaWriteProtection,
+                },
+            ),
+            RxKind::Write { .. } if failure == Failure::Protection => {
+                host.report(vi, AsyncError::RdmaWriteProtection);
+            }
+            RxKind::Write { .. } | RxKind::Discard => {}
+        }
+        self.break_reliable(now_ns, vi, reason, host)
+    }
+
+    /// Messages between the expected one and this one never came. True if the VI goes on.
+    #[cold]
+    pub(super) fn messages_lost<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        lost: u32,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) -> bool {
+        self.counters.add(Counter::LostMessages, u64::from(lost));
+        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
+            return true;
+        }
+        // The loss is told by the receive descriptor that is next, if this
+        // message would have taken one; else by an async error.
+        let wants_descriptor = iu.header.opcode == Opcode::SendRequest
+            || iu.header.flags & message_request::IMMEDIATE != 0;
+        if wants_descriptor && host.claim_receive(vi) != Claim::Empty {
+            complete_error(vi, Status::TRANSPORT, false, host);
+        } else {
+            host.report(vi, AsyncError::RdmaTransport);
+        }
+        self.break_reliable(now_ns, vi, MessageReason::MessageLost, host)
+    }
+
+    /// Breaks the connection of a reliable VI; at Reliable Reception the sender of the message
+    /// that is open is told why first. True if the VI goes on (unreliable).
+    #[cold]
+    pub(super) fn break_reliable<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        mut reason: MessageReason,
+        host: &mut H,
+    ) -> bool {
+        let Some(ep) = self.endpoint(vi) else {
+            return false;
+        };
+        match ep.params.level {
+            Level::UnreliableDelivery => return true,
+            Level::ReliableDelivery => {}
+            Level::ReliableReception => {
+                if let Some(message) = &ep.rx.message {
+                    let response = Response::to(message);
+                    reason = self.refuse_message(vi, &response, reason, host);
+                }
+            }
+        }
+        self.break_local(now_ns, vi, reason, host);
+        false
+    }
+}
+
+pub(super) fn complete_error<H: Host>(
+    vi: ViIndex,
+    status: Status,
+    remote_write: bool,
+    host: &mut H,
+) {
+    host.complete_receive(
+        vi,
+        Completion {
+            status,
+            length_bytes: 0,
+            immediate: None,
+            remote_write,
+        },
+    );
+}

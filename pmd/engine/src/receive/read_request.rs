@@ -1,0 +1,100 @@
+//! RDMA reads of the other end.
+
+use fcvi_frame::fc::FCtl;
+use fcvi_frame::fcoe::{Eof, Sof};
+use fcvi_frame::flags::message_request;
+use fcvi_frame::frame::{FrameView, IuView};
+use fcvi_frame::reason::MessageReason;
+
+use crate::answer::ReadJob;
+use crate::connection_iu::Sequence;
+use crate::counters::Counter;
+use crate::endpoint::Level;
+use crate::engine::{Engine, ViIndex};
+use crate::host::Host;
+
+impl Engine {
+    /// FCVI_READ_RQST: a message like any other in the order of messages. Its data is sent by
+    /// [`Engine::pump`].
+    pub(super) fn handle_read_request<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(vi) = self.message_endpoint(frame, iu) else {
+            self.tell_again(now_ns, frame, iu, host);
+            return;
+        };
+        let Some(ep) = self.endpoint(vi) else {
+            return;
+        };
+        let level = ep.params.level;
+        let expected = level.wire().to_flags() | message_request::RESPONSE_REQUESTED;
+        let flags = message_request::RELIABILITY | message_request::RESPONSE_REQUESTED;
+        if level == Level::UnreliableDelivery || iu.header.flags & flags != expected {
+            self.counters.count(Counter::DropWrongLevel);
+            return;
+        }
+        if !well_formed(frame, iu) {
+            self.counters.count(Counter::DropBadIu);
+            return;
+        }
+        let peer_index = ep.peer_index;
+        self.heard(peer_index, now_ns);
+        if self.is_next_message(now_ns, vi, iu, host) {
+            self.accept_read(now_ns, vi, frame, iu, host);
+        }
+    }
+
+    fn accept_read<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
+            return;
+        };
+        let header = &iu.header;
+        let at = Sequence::answering(&frame.fc);
+        let reason = if !params.rdma_read {
+            Some(MessageReason::ReadNotEnabled)
+        } else if header.tot_len > params.max_transfer_bytes || !host.check_rdma_read(vi, header) {
+            Some(MessageReason::ReadProtection)
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            self.refuse_read(now_ns, vi, at, header.msg_id, reason, host);
+            return;
+        }
+        self.counters.count(Counter::RxFrames);
+        self.counters.count(Counter::RxMessages);
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        if tx.answers.add_read(ReadJob::new(at, header)) {
+            tx.answering = true;
+            host.resume(vi);
+        } else {
+            self.counters.count(Counter::DropTooManyReads);
+            self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+        }
+    }
+}
+
+/// A whole request in one frame that gives us the initiative.
+fn well_formed(frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
+    let f_ctl = frame.fc.f_ctl;
+    frame.sof == Sof::I3
+        && frame.eof == Eof::T
+        && f_ctl.contains(FCtl::FIRST_SEQUENCE)
+        && f_ctl.contains(FCtl::END_SEQUENCE)
+        && f_ctl.contains(FCtl::SEQUENCE_INITIATIVE)
+        && !f_ctl.contains(FCtl::EXCHANGE_RESPONDER)
+        && iu.payload.is_empty()
+}

@@ -1,0 +1,256 @@
+//! Answers to what is in flight: responses of Reliable Reception, and the data of our reads.
+//!
+//! An answer must name an outstanding message by its ID and its exchange
+//! [FCVI P-10, rule 7]. On a network that delivers in order the responses to sends
+//! and writes come in the order of their messages; the data of a read comes without
+//! gaps and after all answers to messages before it, but it may come after
+//! responses to later ones.
+
+use fcvi_frame::fc::FCtl;
+use fcvi_frame::fcoe::{Eof, Sof};
+use fcvi_frame::flags::message_response;
+use fcvi_frame::frame::{FrameView, IuView};
+use fcvi_frame::iu::Opcode;
+use fcvi_frame::reason::MessageReason;
+
+use crate::counters::Counter;
+use crate::endpoint::Level;
+use crate::engine::{Engine, ViIndex};
+use crate::host::{Host, Status};
+use crate::transmit::{Failure, Kind};
+
+impl Engine {
+    /// FCVI_SEND_RESP and FCVI_WRITE_RESP.
+    pub(super) fn handle_response<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, host) else {
+            return;
+        };
+        if !is_whole(frame, iu) {
+            self.counters.count(Counter::DropBadIu);
+            return;
+        }
+        let is_write = iu.header.opcode == Opcode::WriteResponse;
+        let fits = |kind| match kind {
+            Kind::Send => !is_write,
+            Kind::Write { .. } => is_write,
+            Kind::Read => false,
+        };
+        let Some((at, kind)) = self.outstanding(vi, frame, iu, fits) else {
+            self.counters.count(Counter::DropStrayResponse);
+            return;
+        };
+        if self.answers_lost(now_ns, vi, at, |kind| kind != Kind::Read, host) {
+            return;
+        }
+        if iu.header.flags & message_response::ERROR != 0 {
+            self.message_refused(now_ns, vi, at, kind, iu, host);
+            return;
+        }
+        let entry = self.tx_mut(vi).and_then(|tx| tx.in_flight.get(at).copied());
+        let Some(entry) = entry else {
+            // It has not been sent to its end.
+            self.counters.count(Counter::DropStrayResponse);
+            return;
+        };
+        self.answered(now_ns, vi, at, entry.next_seq_cnt.wrapping_add(1), host);
+    }
+
+    /// FCVI_READ_RESP.
+    pub(super) fn handle_read_response<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(vi) = self.answered_endpoint(now_ns, frame, iu, host) else {
+            return;
+        };
+        let error = iu.header.flags & message_response::ERROR != 0;
+        let last = frame.fc.f_ctl.contains(FCtl::END_SEQUENCE);
+        let well_formed = if error {
+            is_whole(frame, iu)
+        } else {
+            frame.fc.f_ctl.contains(FCtl::RELATIVE_OFFSET)
+                && last == (iu.header.flags & message_response::LAST != 0)
+                && (frame.sof == Sof::I3) == (frame.fc.parameter == 0)
+                && (last || !iu.payload.is_empty())
+        };
+        if !well_formed {
+            self.counters.count(Counter::DropBadIu);
+            return;
+        }
+        let Some((at, kind)) = self.outstanding(vi, frame, iu, |kind| kind == Kind::Read) else {
+            self.counters.count(Counter::DropStrayResponse);
+            return;
+        };
+        // A read is refused as soon as it comes, while others may wait for their turn.
+        if self.answers_lost(now_ns, vi, at, |kind| !error || kind != Kind::Read, host) {
+            return;
+        }
+        if error {
+            self.message_refused(now_ns, vi, at, kind, iu, host);
+        } else {
+            self.take_read_data(now_ns, vi, at, frame, iu, host);
+        }
+    }
+
+    /// The endpoint that an answer names, if it comes from the responder of an exchange.
+    fn answered_endpoint<H: Host>(
+        &mut self,
+        now_ns: u64,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) -> Option<ViIndex> {
+        let Some(vi) = self.message_endpoint(frame, iu) else {
+            self.tell_again(now_ns, frame, iu, host);
+            return None;
+        };
+        let ep = self.endpoint(vi)?;
+        if ep.params.level == Level::UnreliableDelivery {
+            self.counters.count(Counter::DropWrongLevel);
+            return None;
+        }
+        let f_ctl = frame.fc.f_ctl;
+        if !f_ctl.contains(FCtl::EXCHANGE_RESPONDER)
+            || !f_ctl.contains(FCtl::LAST_SEQUENCE)
+            || f_ctl.contains(FCtl::FIRST_SEQUENCE)
+        {
+            self.counters.count(Counter::DropBadIu);
+            return None;
+        }
+        let peer_index = ep.peer_index;
+        self.heard(peer_index, now_ns);
+        Some(vi)
+    }
+
+    /// The unanswered message that an answer is about, if it is such a one: where it stands,
+    /// one place behind what is in flight if it is still being sent.
+    fn outstanding(
+        &mut self,
+        vi: ViIndex,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        fits: impl Fn(Kind) -> bool,
+    ) -> Option<(usize, Kind)> {
+        let (msg_id, ox_id) = (iu.header.msg_id, frame.fc.ox_id);
+        let level = self.level_of(vi)?;
+        let tx = self.tx_mut(vi)?;
+        let found = match tx.in_flight.find(msg_id) {
+            Some(at) => {
+                let entry = tx.in_flight.get(at)?;
+                let ours = !entry.answered && entry.ox_id == ox_id;
+                ours.then_some((at, entry.kind))
+            }
+            None => {
+                let message = tx.message.as_ref()?;
+                let ours = level == Level::ReliableReception
+                    && message.msg_id == msg_id
+                    && message.exchange.ox_id == ox_id;
+                ours.then(|| (tx.in_flight.len(), Kind::of(&message.work)))
+            }
+        };
+        found.filter(|(_, kind)| fits(*kind))
+    }
+
+    /// A message of this kind before this one has no answer, and will not have one any more:
+    /// the oldest such one failed. True if the VI broke.
+    fn answers_lost<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        at: usize,
+        fits: impl Fn(Kind) -> bool,
+        host: &mut H,
+    ) -> bool {
+        let lost = self
+            .first_unanswered(vi, &fits)
+            .is_some_and(|first| first < at);
+        if lost {
+            self.counters.count(Counter::LostResponses);
+            self.transport_failed(now_ns, vi, fits, MessageReason::MessageLost, host);
+        }
+        lost
+    }
+
+    /// The other end refused this message, and has left the connection.
+    #[cold]
+    fn message_refused<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        at: usize,
+        kind: Kind,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        self.counters.count(Counter::RxResponses);
+        let reason = MessageReason::from_parameter(iu.header.parameter);
+        let status = Failure::status_of(reason, kind);
+        self.fail_in_flight(now_ns, vi, at, status, host);
+        self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+    }
+
+    /// Places the bytes of a frame of a read's answer and, with the last one, completes the
+    /// read.
+    fn take_read_data<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        at: usize,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.get_mut(at)) else {
+            return;
+        };
+        let fc = &frame.fc;
+        let ahead = fc.seq_cnt.wrapping_sub(entry.next_seq_cnt);
+        let placed_bytes = entry.placed_bytes;
+        if ahead > i16::MAX as u16 || fc.parameter < placed_bytes {
+            self.counters.count(Counter::DropDuplicate);
+            return;
+        }
+        let last = fc.f_ctl.contains(FCtl::END_SEQUENCE);
+        // Both below 2^32: the sum is checked, never wrapped.
+        let end = u64::from(placed_bytes) + iu.payload.len() as u64;
+        let whole = end == u64::from(entry.length_bytes);
+        let fits = end <= u64::from(entry.length_bytes) && last == whole;
+        if ahead > 0 || fc.parameter != placed_bytes || !fits {
+            self.counters.count(Counter::IncompleteMessages);
+            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, host);
+            self.break_local(now_ns, vi, MessageReason::MessageIncomplete, host);
+            return;
+        }
+        if !host.place_read(vi, at as u32, placed_bytes, iu.payload) {
+            self.fail_in_flight(now_ns, vi, at, Status::PROTECTION, host);
+            self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
+            return;
+        }
+        entry.placed_bytes = end as u32;
+        entry.next_seq_cnt = fc.seq_cnt.wrapping_add(1);
+        let next_seq_cnt = entry.next_seq_cnt;
+        self.counters.count(Counter::RxFrames);
+        if last {
+            self.answered(now_ns, vi, at, next_seq_cnt, host);
+        } else {
+            self.answer_goes_on(now_ns, vi);
+        }
+    }
+}
+
+/// A whole answer without data in one frame.
+fn is_whole(frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
+    frame.sof == Sof::I3
+        && frame.eof == Eof::T
+        && frame.fc.f_ctl.contains(FCtl::END_SEQUENCE)
+        && iu.payload.is_empty()
+}

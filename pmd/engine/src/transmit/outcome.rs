@@ -1,0 +1,292 @@
+//! What becomes of descriptors in flight: answered, refused, or given up.
+//!
+//! Whatever fails breaks the connection, and the queue completes in order: what
+//! was answered before the one that failed is complete without error; what was
+//! not, which only reads can be whose data waits at the other end, is flushed;
+//! then comes the failed one with its bits, and everything behind it is flushed.
+
+use fcvi_frame::reason::MessageReason;
+
+use super::{Entry, Kind};
+use crate::counters::Counter;
+use crate::endpoint::{Level, Phase, TxMessage, TxStream};
+use crate::engine::{Engine, ViIndex};
+use crate::host::{Host, Status};
+use crate::timer::TimerKey;
+
+impl Engine {
+    /// The last frame of a send or write is with the port, and it is not complete at once.
+    pub(super) fn sent_tracked<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        message: &TxMessage,
+        host: &mut H,
+    ) {
+        if self.level_of(vi) == Some(Level::ReliableReception) {
+            self.keep_in_flight(now_ns, vi, message, false, host);
+            return;
+        }
+        let ox_id = message.exchange.ox_id;
+        self.exchanges.close(ox_id, message.next_seq_cnt);
+        self.keep_in_flight(now_ns, vi, message, true, host);
+    }
+
+    /// The descriptor that was just sent waits for its answer, or, if it is `answered`, for
+    /// those before it.
+    pub(super) fn keep_in_flight<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        message: &TxMessage,
+        answered: bool,
+        host: &mut H,
+    ) {
+        let late_at_ns = now_ns + self.config.ulp_timeout_ns;
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        tx.tracked = true;
+        tx.in_flight.push(Entry {
+            kind: Kind::of(&message.work),
+            answered,
+            msg_id: message.msg_id,
+            ox_id: message.exchange.ox_id,
+            next_seq_cnt: message.next_seq_cnt,
+            length_bytes: message.work.length_bytes,
+            placed_bytes: 0,
+        });
+        if !answered {
+            if tx.in_flight.unanswered() == 1 {
+                tx.in_flight.deadline_ns = late_at_ns;
+            }
+            if !core::mem::replace(&mut tx.in_flight.timer_set, true) {
+                self.timers.set(late_at_ns, TimerKey::Answer(vi.0));
+            }
+        }
+        host.keep_in_flight(vi);
+    }
+
+    /// The answer to the message that stands there is here; `next_seq_cnt` is what comes
+    /// after it on its exchange.
+    pub(crate) fn answered<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        at: usize,
+        next_seq_cnt: u16,
+        host: &mut H,
+    ) {
+        self.counters.count(Counter::RxResponses);
+        self.answer_goes_on(now_ns, vi);
+        let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.answer(at)) else {
+            return;
+        };
+        self.exchanges.close(entry.ox_id, next_seq_cnt);
+        self.complete_answered(vi, host);
+        let holding = |tx: &mut TxStream| core::mem::take(&mut tx.in_flight.holding);
+        if self.tx_mut(vi).is_some_and(holding) {
+            host.resume(vi);
+        }
+    }
+
+    /// The other end is at it: the oldest answer has its time from now on.
+    pub(crate) fn answer_goes_on(&mut self, now_ns: u64, vi: ViIndex) {
+        let late_at_ns = now_ns + self.config.ulp_timeout_ns;
+        if let Some(tx) = self.tx_mut(vi) {
+            tx.in_flight.deadline_ns = late_at_ns;
+        }
+    }
+
+    /// Completes what waits for nothing any more.
+    fn complete_answered<H: Host>(&mut self, vi: ViIndex, host: &mut H) {
+        let reception = self.level_of(vi) == Some(Level::ReliableReception);
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        while let Some(entry) = tx.in_flight.pop_answered() {
+            host.complete_send(vi, Status::OK, entry.length_bytes);
+        }
+        tx.tracked = reception || !tx.in_flight.is_empty() || tx.in_flight.fault.is_some();
+    }
+
+    /// Completes the message that stands at `at` in error, and those before it; one place
+    /// behind what is in flight stands the message that is being sent. The caller breaks the
+    /// connection.
+    pub(crate) fn fail_in_flight<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        at: usize,
+        mut status: Status,
+        host: &mut H,
+    ) {
+        for _ in 0..at {
+            let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.pop()) else {
+                break;
+            };
+            if entry.answered {
+                host.complete_send(vi, Status::OK, entry.length_bytes);
+            } else {
+                self.abandon_entry(now_ns, &entry);
+                host.complete_send(vi, Status::FLUSHED, 0);
+            }
+        }
+        if let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.pop()) {
+            self.abandon_entry(now_ns, &entry);
+            if entry.placed_bytes > 0 {
+                status = status.with(Status::PARTIAL);
+            }
+        }
+        host.complete_send(vi, status, 0);
+    }
+
+    pub(super) fn abandon_in_flight(&mut self, now_ns: u64, vi: ViIndex) {
+        while let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.pop()) {
+            self.abandon_entry(now_ns, &entry);
+        }
+        self.timers.clear(TimerKey::Answer(vi.0));
+    }
+
+    fn abandon_entry(&mut self, now_ns: u64, entry: &Entry) {
+        if !entry.answered {
+            let next_seq_cnt = entry.next_seq_cnt;
+            self.exchanges.abandon(now_ns, entry.ox_id, next_seq_cnt);
+        }
+    }
+
+    /// Where the oldest message stands that waits for an answer and is such a one.
+    pub(crate) fn first_unanswered(
+        &self,
+        vi: ViIndex,
+        fits: impl Fn(Kind) -> bool,
+    ) -> Option<usize> {
+        let ep = self.endpoint(vi)?;
+        let tx = ep.tx.as_ref()?;
+        let being_sent = || {
+            let message = tx.message.as_ref()?;
+            let waits = ep.params.level == Level::ReliableReception;
+            (waits && fits(Kind::of(&message.work))).then_some(tx.in_flight.len())
+        };
+        tx.in_flight.first_unanswered(&fits).or_else(being_sent)
+    }
+
+    /// The other end ended the connection and said why: the message that this is about
+    /// fails for that reason, if its own response was lost.
+    pub(crate) fn told_failure<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        reason: MessageReason,
+        host: &mut H,
+    ) {
+        let connected = self
+            .endpoint(vi)
+            .is_some_and(|ep| matches!(ep.phase, Phase::Connected));
+        let Some(failure) = Failure::of(reason).filter(|_| connected) else {
+            return;
+        };
+        if let Some(at) = self.first_unanswered(vi, |kind| failure.can_concern(kind)) {
+            self.fail_in_flight(now_ns, vi, at, failure.status(), host);
+        }
+    }
+
+    /// An answer is late.
+    pub(crate) fn answer_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        tx.in_flight.timer_set = false;
+        if tx.in_flight.unanswered() == 0 {
+            return;
+        }
+        let deadline_ns = tx.in_flight.deadline_ns;
+        if deadline_ns > now_ns {
+            tx.in_flight.timer_set = true;
+            self.timers.set(deadline_ns, TimerKey::Answer(vi.0));
+            return;
+        }
+        self.counters.count(Counter::ResponseTimeouts);
+        self.transport_failed(now_ns, vi, |_| true, MessageReason::UlpTimeout, host);
+    }
+
+    /// The oldest unanswered message of this kind failed on its way there or back: the
+    /// connection breaks.
+    pub(crate) fn transport_failed<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        fits: impl Fn(Kind) -> bool,
+        reason: MessageReason,
+        host: &mut H,
+    ) {
+        if let Some(at) = self.first_unanswered(vi, fits) {
+            self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, host);
+        }
+        self.break_local(now_ns, vi, reason, host);
+    }
+}
+
+/// What a reason says of the message that it is about [FCVI P-8].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The other end's receive descriptor.
+    Descriptor,
+    /// The target of a write.
+    Write,
+    /// The source of a read.
+    Read,
+    /// The way there or back.
+    Transport,
+}
+
+impl Failure {
+    /// `None` if the reason is about no message.
+    pub(crate) fn of(reason: MessageReason) -> Option<Self> {
+        match reason {
+            MessageReason::NoDescriptor
+            | MessageReason::DescriptorFormat
+            | MessageReason::DescriptorProtection
+            | MessageReason::DescriptorTooShort => Some(Self::Descriptor),
+            MessageReason::WriteProtection | MessageReason::WriteNotEnabled => Some(Self::Write),
+            MessageReason::ReadProtection | MessageReason::ReadNotEnabled => Some(Self::Read),
+            MessageReason::MessageLost
+            | MessageReason::MessageIncomplete
+            | MessageReason::NoResources
+            | MessageReason::UlpTimeout => Some(Self::Transport),
+            MessageReason::None
+            | MessageReason::UnknownHandle
+            | MessageReason::ProtocolError
+            | MessageReason::Disconnected
+            | MessageReason::NicClosing
+            | MessageReason::Gaps
+            | MessageReason::Unknown(_) => None,
+        }
+    }
+
+    /// Which messages it can be about: those on which the guide allows the status (VIPL 5.2).
+    pub(crate) fn can_concern(self, kind: Kind) -> bool {
+        match self {
+            Self::Descriptor => matches!(kind, Kind::Send | Kind::Write { immediate: true }),
+            Self::Write => matches!(kind, Kind::Write { .. }),
+            Self::Read => kind == Kind::Read,
+            Self::Transport => true,
+        }
+    }
+
+    pub(crate) fn status(self) -> Status {
+        match self {
+            Self::Descriptor => Status::REMOTE_DESCRIPTOR,
+            Self::Write | Self::Read => Status::RDMA_PROTECTION,
+            Self::Transport => Status::TRANSPORT,
+        }
+    }
+
+    /// The status of a message of this kind that was refused for this reason.
+    pub(crate) fn status_of(reason: MessageReason, kind: Kind) -> Status {
+        Self::of(reason)
+            .filter(|failure| failure.can_concern(kind))
+            .unwrap_or(Self::Transport)
+            .status()
+    }
+}

@@ -1,0 +1,75 @@
+//! Peer-to-peer connections (VIPL 3.3.6-3.3.8): a request is made, and asked after.
+
+use std::time::Duration;
+
+use fcvi_frame::connect::{Attributes, NetAddress};
+use vi_engine::{ConnectCommand, ConnectError, RemoteVi};
+
+use super::{ControlError, Outcome, hold_for_connecting, poller_of, timeout_ns};
+use crate::progress::wait;
+use crate::vi::ViShared;
+
+/// Puts a request into the peer pool (VIPL 3.3.6).
+pub(crate) fn connect_peer_request(
+    vi: &'static ViShared,
+    handle: u64,
+    local: &NetAddress,
+    remote: &NetAddress,
+    limit: Option<Duration>,
+) -> Outcome<()> {
+    let mut held = hold_for_connecting(vi);
+    let poller = poller_of(&mut held, vi, handle)?;
+    let now_ns = poller.clock.now_ns();
+    if poller.failure.is_some() {
+        return Err(ControlError::Resource);
+    }
+    let targets = poller.neighbours.ports(&remote.host);
+    let command = ConnectCommand {
+        local: *local,
+        remote: *remote,
+        targets: &targets,
+        timeout_ns: timeout_ns(limit),
+    };
+    poller
+        .engine
+        .connect_peer(now_ns, vi.index, &command, &mut poller.path)?;
+    poller.path.flush();
+    vi.device.announce(poller);
+    Ok(())
+}
+
+fn attributes(outcome: Result<RemoteVi, ConnectError>) -> Outcome<Attributes> {
+    Ok(outcome?.attributes)
+}
+
+/// The outcome of the VI's peer request, once; `None` while it is in progress (VIPL 3.3.7).
+pub(crate) fn connect_peer_done(vi: &'static ViShared, handle: u64) -> Outcome<Option<Attributes>> {
+    let mut held = vi.device.hold();
+    let poller = poller_of(&mut held, vi, handle)?;
+    let number = poller.engine.peer_request(vi.index);
+    let number = number.ok_or(ControlError::InvalidState)?;
+    let outcome = poller.engine.take_peer_outcome(vi.index, number);
+    outcome.map(attributes).transpose()
+}
+
+/// Waits for the outcome of the VI's peer request (VIPL 3.3.8). A request that another thread
+/// collects, takes back or replaces is `InvalidState`.
+pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
+    let number = {
+        let mut held = vi.device.hold();
+        let poller = poller_of(&mut held, vi, handle)?;
+        let number = poller.engine.peer_request(vi.index);
+        number.ok_or(ControlError::InvalidState)?
+    };
+    // The request has its own time-out: this wait ends with it, or with the VI.
+    wait(vi.device, None, || {
+        let mut held = vi.device.hold();
+        match poller_of(&mut held, vi, handle) {
+            Ok(poller) => {
+                let outcome = poller.engine.take_peer_outcome(vi.index, number)?;
+                Some(attributes(outcome))
+            }
+            Err(gone) => Some(Err(gone)),
+        }
+    })?
+}

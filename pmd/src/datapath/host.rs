@@ -1,0 +1,248 @@
+//! The engine's verbs, done on queues, memory and port.
+
+use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
+use vi_engine::{
+    AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
+    ViIndex,
+};
+
+use super::{Datapath, Side, eof, send_op};
+use crate::descriptor::{control, status};
+use crate::events::AsyncEvent;
+use crate::memory::{Access, copy};
+use crate::post::{Cursor, gather, scatter, still_valid};
+
+impl Host for Datapath {
+    #[inline]
+    fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
+        let regions = self.regions;
+        let path = self.vi(vi)?;
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
+        let mut fault = slot.fault;
+        if fault == 0 && !still_valid(slot, regions, path.tag, slot.access()) {
+            fault = status::PROTECTION_ERROR;
+        }
+        path.send_cursor = Cursor::default();
+        let remote = (slot.remote_address, slot.remote_handle);
+        Some(SendWork {
+            length_bytes: slot.length_bytes,
+            immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
+            operation: match slot.control & control::OP_MASK {
+                control::OP_RDMA_WRITE => Operation::Write { remote },
+                control::OP_RDMA_READ => Operation::Read { remote },
+                _ => Operation::Send,
+            },
+            fence: slot.control & control::QFENCE != 0,
+            fault: Status(fault),
+        })
+    }
+
+    #[inline]
+    fn keep_in_flight(&mut self, vi: ViIndex) {
+        if let Some(path) = self.vi(vi) {
+            path.in_flight += 1;
+        }
+    }
+
+    #[inline]
+    fn complete_send(&mut self, vi: ViIndex, outcome: Status, length_bytes: u32) {
+        let Some(path) = self.vi(vi) else {
+            return;
+        };
+        // SAFETY: we run under the turn; the reference is not kept.
+        let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_op(slot));
+        self.complete(vi, Side::Send, outcome.0 | op, length_bytes, None);
+    }
+
+    #[inline]
+    fn transmit_data(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.transmit(vi, template.dst(), |workbench, path, regions| {
+            // SAFETY: we run under the turn; the reference ends with this call.
+            let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
+            if !still_valid(slot, regions, path.tag, slot.access()) {
+                return None;
+            }
+            let (eof, cursor) = (eof(last), &mut path.send_cursor);
+            workbench.build(template, per_frame, payload_bytes as usize, eof, |to| {
+                // SAFETY: the segments were found valid just now.
+                unsafe { gather(cursor, slot, per_frame.relative_offset, to) }
+            })
+        })
+    }
+
+    fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
+        let Some(mbuf) = self.buffer(header.dst) else {
+            return Transmit::NoRoom;
+        };
+        // A control frame is at most 252 bytes; only a port that cannot carry FCoE at all
+        // has no room for it, and such a port is refused when it is opened.
+        let built = self.workbench.build_control(header, payload);
+        self.transmit_built(mbuf, built)
+    }
+
+    #[inline]
+    fn claim_receive(&mut self, vi: ViIndex) -> Claim {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return Claim::Empty;
+        };
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+            return Claim::Empty;
+        };
+        if slot.fault != 0 {
+            return Claim::Fault(Status(slot.fault));
+        }
+        if !still_valid(slot, regions, path.tag, Access::Write) {
+            return Claim::Fault(Status::PROTECTION);
+        }
+        path.recv_cursor = Cursor::default();
+        Claim::Ready {
+            capacity_bytes: slot.length_bytes,
+        }
+    }
+
+    #[inline]
+    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+            return false;
+        };
+        if !still_valid(slot, regions, path.tag, Access::Write) {
+            return false;
+        }
+        // SAFETY: the segments were found valid in this turn.
+        unsafe { scatter(&mut path.recv_cursor, slot, offset_bytes, payload) }
+    }
+
+    #[inline]
+    fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
+        let mut word = completion.status.0;
+        word |= if completion.remote_write {
+            status::OP_REMOTE_RDMA_WRITE
+        } else {
+            status::OP_RECEIVE
+        };
+        if completion.immediate.is_some() {
+            word |= status::IMMEDIATE;
+        }
+        self.complete(
+            vi,
+            Side::Receive,
+            word,
+            completion.length_bytes,
+            completion.immediate,
+        );
+    }
+
+    #[inline]
+    fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        regions.check(
+            target.rmt_va_handle,
+            path.tag,
+            target.rmt_va,
+            u64::from(target.tot_len),
+            Access::RemoteWrite,
+        )
+    }
+
+    #[inline]
+    fn place_rdma_write(
+        &mut self,
+        vi: ViIndex,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        let Some(at) = address.checked_add(u64::from(offset_bytes)) else {
+            return false;
+        };
+        let length = payload.len() as u64;
+        if !regions.check(handle, path.tag, at, length, Access::RemoteWrite) {
+            return false;
+        }
+        // SAFETY: checked in this turn, and deregistration needs the turn.
+        unsafe { copy::write_in_order(at, payload) };
+        true
+    }
+
+    fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        self.place_in_flight(vi, ahead, offset_bytes, payload)
+    }
+
+    fn check_rdma_read(&mut self, vi: ViIndex, source: &DeviceHeader) -> bool {
+        let bytes = u64::from(source.tot_len);
+        self.may_be_read(vi, (source.rmt_va, source.rmt_va_handle), bytes)
+    }
+
+    fn transmit_read(
+        &mut self,
+        vi: ViIndex,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        source: (u64, u32),
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.send_read(vi, (template, per_frame), source, payload_bytes, last)
+    }
+
+    fn resume(&mut self, vi: ViIndex) {
+        self.enqueue(vi);
+    }
+
+    fn flush_sends(&mut self, vi: ViIndex) {
+        self.flush_queue(vi, Side::Send);
+    }
+
+    fn flush_receives(&mut self, vi: ViIndex) {
+        self.flush_queue(vi, Side::Receive);
+    }
+
+    fn set_state(&mut self, vi: ViIndex, state: EndpointState) {
+        if let Some(path) = self.vi(vi) {
+            path.shared.set_state(state);
+            if state == EndpointState::Error && !self.errored.contains(&vi) {
+                self.errored.push_back(vi);
+            }
+        }
+        self.completed = true;
+    }
+
+    fn report(&mut self, vi: ViIndex, error: AsyncError) {
+        let Some(path) = self.vi(vi) else {
+            return;
+        };
+        let event = AsyncEvent::of_vi(path.handle, path.shared.instance(), error);
+        self.events.push(event);
+    }
+
+    fn control_event(&mut self) {
+        self.completed = true;
+    }
+
+    fn random(&mut self) -> u32 {
+        self.random.next()
+    }
+}

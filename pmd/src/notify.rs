@@ -1,0 +1,442 @@
+//! Handlers that are called when something completes (VIPL 3.5.9 to 3.5.12).
+//!
+//! A queue gets a thread of its own with its first request; the thread calls one handler for
+//! each completion, in the order of the requests, and ends with the queue. Nothing of this is
+//! made for a queue that is never asked.
+//!
+//! ```text
+//!          a request              a completion, or the queue is empty
+//!   idle ------------> waiting -------------------------------------> calling
+//!     ^                   ^                                              |
+//!     |                   +-------- there are more requests -------------+
+//!     +---------------------------- there are none ----------------------+
+//!
+//!   The queue ends: from any of them the thread ends, after the call it is in.
+//! ```
+//!
+//! What ends the queue waits for that call, so that whatever the handler uses may be freed
+//! afterwards; unless it is called from a handler itself, which would wait for its own end or
+//! for another handler that waits for it.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::control::{ControlError, Outcome};
+use crate::device::Device;
+use crate::instance;
+use crate::progress::wait;
+use crate::sync::Ordering;
+use crate::sys;
+use crate::vi::{CqShared, ViShared, cq_of, vi_of};
+use crate::work::{self, CqEntry, Done, Queue};
+
+/// A descriptor that came off its queue for a handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Returned {
+    /// Its address.
+    pub address: u64,
+    /// Its status word.
+    pub status: u32,
+}
+
+/// Called with the handle of the NIC, and with a descriptor that came off the queue, or with
+/// `None` when the queue became empty.
+pub type QueueHandler = Handler<Option<Returned>>;
+
+/// Called with the handle of the NIC and an entry that came off the completion queue.
+pub type CqHandler = Handler<CqEntry>;
+
+type Handler<F> = Box<dyn FnOnce(u64, F) + Send>;
+
+/// What a look at a queue found for the first of those who asked.
+pub(crate) enum Look<F> {
+    Nothing,
+    Found {
+        first: F,
+        /// What all the others are called with: the queue became empty.
+        others: Option<F>,
+    },
+    /// The queue ended.
+    Gone,
+}
+
+/// A queue, for as long as its handle is good.
+pub(crate) trait Source: Send + Sync + 'static {
+    type Found: Copy + Send + 'static;
+
+    fn device(&self) -> &'static Device;
+    /// The opening of the NIC that the queue belongs to.
+    fn nic(&self) -> u64;
+    fn is_live(&self) -> bool;
+    /// May a handler be asked for now?
+    fn admit(&self) -> Outcome<()>;
+    fn look(&self) -> Look<Self::Found>;
+}
+
+/// A work queue of a VI.
+pub(crate) struct WorkSource {
+    vi: &'static ViShared,
+    handle: u64,
+    nic: u64,
+    queue: Queue,
+}
+
+impl Source for WorkSource {
+    type Found = Option<Returned>;
+
+    fn device(&self) -> &'static Device {
+        self.vi.device
+    }
+
+    fn nic(&self) -> u64 {
+        self.nic
+    }
+
+    fn is_live(&self) -> bool {
+        self.vi.is_live(self.handle)
+    }
+
+    fn admit(&self) -> Outcome<()> {
+        if self.vi.queue(self.queue).is_empty() {
+            return Err(ControlError::QueueEmpty);
+        }
+        Ok(())
+    }
+
+    fn look(&self) -> Look<Self::Found> {
+        let first = match work::reap(self.vi, self.handle, self.queue) {
+            Ok(Done::NotDone) => return Look::Nothing,
+            Err(_gone) => return Look::Gone,
+            Ok(Done::Empty) => None,
+            Ok(Done::Completed { descriptor, status }) => Some(Returned {
+                address: descriptor as u64,
+                status,
+            }),
+        };
+        let emptied = first.is_none() || self.vi.queue(self.queue).is_empty();
+        Look::Found {
+            first,
+            others: emptied.then_some(None),
+        }
+    }
+}
+
+/// A completion queue.
+pub(crate) struct CqSource {
+    cq: &'static CqShared,
+    handle: u64,
+    nic: u64,
+}
+
+impl Source for CqSource {
+    type Found = CqEntry;
+
+    fn device(&self) -> &'static Device {
+        self.cq.device
+    }
+
+    fn nic(&self) -> u64 {
+        self.nic
+    }
+
+    fn is_live(&self) -> bool {
+        self.cq.is_live(self.handle)
+    }
+
+    fn admit(&self) -> Outcome<()> {
+        Ok(())
+    }
+
+    fn look(&self) -> Look<CqEntry> {
+        match work::take(self.cq, self.handle) {
+            Ok(None) => Look::Nothing,
+            Ok(Some(first)) => Look::Found {
+                first,
+                others: None,
+            },
+            Err(_gone) => Look::Gone,
+        }
+    }
+}
+
+/// Who asked, in order.
+struct Requests<F> {
+    /// To be called with what completes.
+    waiting: VecDeque<Handler<F>>,
+    /// To be called with this, before any of the waiting: the queue had become empty.
+    owed: VecDeque<(Handler<F>, F)>,
+    ended: bool,
+}
+
+/// What a queue and its thread share.
+struct Notifier<S: Source> {
+    source: S,
+    requests: Mutex<Requests<S::Found>>,
+    /// There is a first request, or the queue ended.
+    changed: Condvar,
+}
+
+/// What the thread does next.
+enum Step<F> {
+    Call(Handler<F>, F),
+    /// Look at the requests again.
+    Again,
+}
+
+impl<S: Source> Notifier<S> {
+    fn lock(&self) -> MutexGuard<'_, Requests<S::Found>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a request; gives it back at the limit.
+    fn push(&self, handler: Handler<S::Found>) -> Result<(), Handler<S::Found>> {
+        let limit = self.source.device().config.max_notifies_per_queue as usize;
+        let mut requests = self.lock();
+        if requests.waiting.len() + requests.owed.len() >= limit {
+            return Err(handler);
+        }
+        requests.waiting.push_back(handler);
+        self.changed.notify_one();
+        Ok(())
+    }
+
+    /// The thread, until the queue ends.
+    fn run(&self) {
+        instance::enter_handlers();
+        while let Some((handler, found)) = self.next() {
+            let nic = self.source.nic();
+            // What the handler owns goes with it, before the next one is called.
+            if catch_unwind(AssertUnwindSafe(move || handler(nic, found))).is_err() {
+                let name = &self.source.device().config.name;
+                log::error!("NIC {name}: a notify handler panicked");
+            }
+        }
+    }
+
+    /// Sleeps until there is a call to make; `None` once the queue ended.
+    fn next(&self) -> Option<(Handler<S::Found>, S::Found)> {
+        loop {
+            // Before the lock: where a handler forked, its holder may not be in the child.
+            if !self.source.is_live() {
+                return None;
+            }
+            let mut requests = self.lock();
+            while !requests.ended && requests.owed.is_empty() && requests.waiting.is_empty() {
+                requests = self
+                    .changed
+                    .wait(requests)
+                    .unwrap_or_else(PoisonError::into_inner);
+            }
+            if requests.ended {
+                return None;
+            }
+            let owed = requests.owed.pop_front();
+            drop(requests);
+            if owed.is_some() {
+                return owed;
+            }
+            // Without a limit it does not time out.
+            if let Ok(Step::Call(handler, found)) = wait(self.source.device(), None, || self.look())
+            {
+                return Some((handler, found));
+            }
+        }
+    }
+
+    /// Takes what completed for the first request. What is taken is also told: who ends the
+    /// queue meanwhile waits for the call.
+    fn look(&self) -> Option<Step<S::Found>> {
+        let mut requests = self.lock();
+        let Some(handler) = requests.waiting.pop_front() else {
+            // They were cancelled.
+            return Some(Step::Again);
+        };
+        match self.source.look() {
+            Look::Nothing => {
+                requests.waiting.push_front(handler);
+                None
+            }
+            Look::Gone => {
+                requests.waiting.push_front(handler);
+                Some(Step::Again)
+            }
+            Look::Found { first, others } => {
+                if let Some(others) = others {
+                    let Requests { waiting, owed, .. } = &mut *requests;
+                    owed.extend(waiting.drain(..).map(|handler| (handler, others)));
+                }
+                Some(Step::Call(handler, first))
+            }
+        }
+    }
+}
+
+/// A notifier of any kind of queue.
+trait Cancel: Send + Sync {
+    /// Ends the thread after the call it is in, and drops the requests.
+    fn cancel(&self);
+}
+
+impl<S: Source> Cancel for Notifier<S> {
+    fn cancel(&self) {
+        let (waiting, owed) = {
+            let mut requests = self.lock();
+            requests.ended = true;
+            let Requests { waiting, owed, .. } = &mut *requests;
+            (core::mem::take(waiting), core::mem::take(owed))
+        };
+        self.changed.notify_all();
+        self.source.device().wake_sleepers();
+        // Outside of the lock: they may own things of the program's.
+        drop((waiting, owed));
+    }
+}
+
+struct Running<S: Source> {
+    notifier: Arc<Notifier<S>>,
+    thread: JoinHandle<()>,
+}
+
+impl<S: Source> Running<S> {
+    fn start(source: S) -> Outcome<Self> {
+        let name = &source.device().config.name;
+        let builder = std::thread::Builder::new().name(format!("notify-{name}"));
+        let notifier = Arc::new(Notifier {
+            source,
+            requests: Mutex::new(Requests {
+                waiting: VecDeque::new(),
+                owed: VecDeque::new(),
+                ended: false,
+            }),
+            changed: Condvar::new(),
+        });
+        let run = {
+            let notifier = Arc::clone(&notifier);
+            move || notifier.run()
+        };
+        match sys::without_signals(|| builder.spawn(run)) {
+            Ok(thread) => Ok(Self { notifier, thread }),
+            Err(error) => {
+                let name = &notifier.source.device().config.name;
+                log::error!("NIC {name}: cannot start a notify thread: {error}");
+                Err(ControlError::Resource)
+            }
+        }
+    }
+}
+
+/// Where a queue keeps its notifier, once it has one.
+pub(crate) struct NotifySlot<S: Source>(Mutex<Option<Running<S>>>);
+
+impl<S: Source> NotifySlot<S> {
+    pub(crate) const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Running<S>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a handler. A refused one is dropped outside of the lock: it may own things of
+    /// the program's.
+    fn ask(&self, source: S, handler: Handler<S::Found>) -> Outcome<()> {
+        let refused = {
+            let mut slot = self.lock();
+            // Under the lock, which whoever ends the queue takes when it is not live any more.
+            if !source.is_live() {
+                return Err(ControlError::InvalidParameter);
+            }
+            source.admit()?;
+            let running = match slot.take() {
+                Some(running) => running,
+                None => Running::start(source)?,
+            };
+            slot.insert(running).notifier.push(handler)
+        };
+        refused.map_err(|_handler| ControlError::Resource)
+    }
+
+    /// Ends the notifier of a queue that is not live any more, if it has one. The caller may
+    /// hold the NIC's turn; [`settle`] does the rest without it.
+    pub(crate) fn end(&self) -> Option<Ended> {
+        let Running { notifier, thread } = self.lock().take()?;
+        Some(Ended { notifier, thread })
+    }
+}
+
+/// The notifier of a queue that ended.
+#[must_use = "its thread goes on until `settle`"]
+pub(crate) struct Ended {
+    notifier: Arc<dyn Cancel>,
+    thread: JoinHandle<()>,
+}
+
+/// Cancels what was asked of queues that ended, and waits until none of their handlers runs,
+/// unless this is called from one. The caller holds no turn and no lock.
+pub(crate) fn settle(ended: Vec<Ended>) {
+    for Ended { notifier, .. } in &ended {
+        notifier.cancel();
+    }
+    if instance::in_handler() {
+        return;
+    }
+    for Ended { thread, .. } in ended {
+        if thread.join().is_err() {
+            log::error!("a notify thread panicked");
+        }
+    }
+}
+
+/// The notifiers of a VI's queues.
+pub(crate) struct ViNotify {
+    send: NotifySlot<WorkSource>,
+    recv: NotifySlot<WorkSource>,
+}
+
+impl ViNotify {
+    pub(crate) const fn new() -> Self {
+        Self {
+            send: NotifySlot::new(),
+            recv: NotifySlot::new(),
+        }
+    }
+
+    /// As [`NotifySlot::end`], for both.
+    pub(crate) fn end(&self) -> impl Iterator<Item = Ended> {
+        [self.send.end(), self.recv.end()].into_iter().flatten()
+    }
+}
+
+/// Has `handler` called with the next descriptor of a work queue that nobody asked for before,
+/// on a thread of the queue's own (VIPL 3.5.9, 3.5.10). When the queue becomes empty, those who
+/// asked for more are called with `None`; when the VI ends, they are dropped.
+pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
+    let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let (slot, cq) = match queue {
+        Queue::Send => (&vi.notify.send, &vi.send_cq),
+        Queue::Receive => (&vi.notify.recv, &vi.recv_cq),
+    };
+    if cq.load(Ordering::Relaxed) != 0 {
+        return Err(ControlError::Resource);
+    }
+    let nic = vi.instance();
+    slot.ask(
+        WorkSource {
+            vi,
+            handle,
+            nic,
+            queue,
+        },
+        handler,
+    )
+}
+
+/// Has `handler` called with the next entry of a completion queue that nobody asked for
+/// before, on a thread of the queue's own (VIPL 3.5.11). When the queue ends, it is dropped.
+pub fn cq_notify(handle: u64, handler: CqHandler) -> Outcome<()> {
+    let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
+    let nic = cq.instance();
+    cq.notify.ask(CqSource { cq, handle, nic }, handler)
+}

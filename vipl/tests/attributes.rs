@@ -1,0 +1,539 @@
+//! Attributes of VIs and memory changed after they were made: when, which, all or none, and what they do to transfers.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Instant;
+
+use common::raw::{PAGE_BYTES, Pages, RawEnd, attributes, connect};
+use common::{End, PATIENCE, WAIT, config, open_as, unique_discriminator};
+use pmd::descriptor::{DataSegment, status};
+use vipl::{
+    Discriminator, ErrorCode, HostAddress, MemAttributes, MemoryHandle, NetAddress, Operation,
+    PtagHandle, RdmaAccess, ReliabilityLevel, ViAttributes, ViHandle, ViState, VipError,
+    provider as vip,
+};
+
+fn raw_end() -> RawEnd {
+    RawEnd::new(&config(|_| ()))
+}
+
+fn errors_of(end: &RawEnd) -> Receiver<ErrorCode> {
+    let (sender, errors) = channel();
+    let report = move |error: &vipl::ErrorDescriptor| {
+        // A test that does not listen any more is not interested.
+        let _ = sender.send(error.code);
+    };
+    vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
+    errors
+}
+
+fn address(end: &RawEnd, discriminator: &[u8]) -> NetAddress {
+    NetAddress {
+        host: HostAddress(*vip::query_nic(end.nic).unwrap().local_nic_address),
+        discriminator: Discriminator::new(discriminator).unwrap(),
+    }
+}
+
+/// A descriptor that waits on the receive queue is given back by a disconnect, whatever became of its memory.
+fn take_receives(vi: ViHandle) -> Vec<u32> {
+    let mut statuses = Vec::new();
+    while let vipl::Done::Completed { status, .. } = vip::recv_done(vi).unwrap() {
+        statuses.push(status);
+    }
+    statuses
+}
+
+#[test]
+fn attributes_that_a_vi_cannot_have_change_none_of_them() {
+    let end = raw_end();
+    let nic = vip::query_nic(end.nic).unwrap();
+    let other = vip::create_ptag(end.nic).unwrap();
+    let gone = vip::create_ptag(end.nic).unwrap();
+    vip::destroy_ptag(end.nic, gone).unwrap();
+    // Everything differs from what the VI has, and one thing is wrong.
+    let good = ViAttributes {
+        reliability: ReliabilityLevel::Unreliable as u16,
+        max_transfer_bytes: 1234,
+        qos: 0,
+        ptag: Some(other),
+        rdma_write: false,
+        rdma_read: false,
+    };
+    let level = |reliability| ViAttributes {
+        reliability,
+        ..good
+    };
+    let size = |max_transfer_bytes| ViAttributes {
+        max_transfer_bytes,
+        ..good
+    };
+    let tag = |ptag| ViAttributes { ptag, ..good };
+    let wrong = [
+        (level(0), VipError::InvalidReliabilityLevel),
+        (level(3), VipError::InvalidReliabilityLevel),
+        (level(8), VipError::InvalidReliabilityLevel),
+        (size(0), VipError::InvalidMtu),
+        (size(nic.max_transfer_size + 1), VipError::InvalidMtu),
+        (size(u64::MAX), VipError::InvalidMtu),
+        (ViAttributes { qos: 1, ..good }, VipError::InvalidQos),
+        (tag(None), VipError::InvalidPtag),
+        (tag(Some(gone)), VipError::InvalidPtag),
+        (
+            tag(Some(PtagHandle::from_raw(end.vi.into_raw()))),
+            VipError::InvalidPtag,
+        ),
+        (
+            // At no version is a read offered on an unreliable connection.
+            ViAttributes {
+                rdma_read: true,
+                ..good
+            },
+            VipError::InvalidRdmaRead,
+        ),
+    ];
+    let before = vip::query_vi(end.vi).unwrap();
+    for (wanted, error) in wrong {
+        assert_eq!(
+            vip::set_vi_attributes(end.vi, &wanted),
+            Err(error),
+            "{wanted:?}"
+        );
+        assert_eq!(vip::query_vi(end.vi).unwrap(), before, "{wanted:?}");
+    }
+    vip::set_vi_attributes(end.vi, &good).unwrap();
+    assert_eq!(vip::query_vi(end.vi).unwrap().attributes, good);
+    let made_up = ViHandle::from_raw(end.vi.into_raw() ^ 0x0100_0000);
+    assert_eq!(
+        vip::set_vi_attributes(made_up, &good),
+        Err(VipError::InvalidParameter)
+    );
+    // The VI's new tag is in use, its old one only by the memory.
+    assert_eq!(
+        vip::destroy_ptag(end.nic, other),
+        Err(VipError::ErrorResource)
+    );
+    vip::deregister_mem(end.nic, end.memory.at(0), end.handle).unwrap();
+    vip::destroy_ptag(end.nic, end.ptag.unwrap()).unwrap();
+}
+
+#[test]
+fn only_an_idle_vi_changes() {
+    let (client, server) = (raw_end(), raw_end());
+    let wanted = ViAttributes {
+        max_transfer_bytes: 5000,
+        ..attributes(client.ptag)
+    };
+    let refused = |state| {
+        let before = vip::query_vi(client.vi).unwrap();
+        assert_eq!(before.state, state);
+        assert_eq!(
+            vip::set_vi_attributes(client.vi, &wanted),
+            Err(VipError::InvalidState)
+        );
+        // The state is told before what is wrong with the attributes.
+        let nonsense = ViAttributes {
+            reliability: 0,
+            ..wanted
+        };
+        assert_eq!(
+            vip::set_vi_attributes(client.vi, &nonsense),
+            Err(VipError::InvalidState)
+        );
+        assert_eq!(vip::query_vi(client.vi).unwrap(), before);
+    };
+    let (own, remote) = (
+        address(&client, b"client"),
+        address(&server, &unique_discriminator()),
+    );
+    thread::scope(|scope| {
+        let request = scope.spawn(|| {
+            common::persist(|| vip::connect_request(client.vi, &own, &remote, WAIT)).map(drop)
+        });
+        let found = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
+        refused(ViState::ConnectPending);
+        vip::connect_reject(found.conn).unwrap();
+        assert_eq!(request.join().unwrap(), Err(VipError::Reject));
+    });
+    connect(&client, &server);
+    refused(ViState::Connected);
+    vip::disconnect(server.vi).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while vip::query_vi(client.vi).unwrap().state == ViState::Connected {
+        assert!(Instant::now() < deadline, "the other end has left");
+    }
+    refused(ViState::Error);
+    vip::disconnect(client.vi).unwrap();
+    vip::set_vi_attributes(client.vi, &wanted).unwrap();
+    assert_eq!(vip::query_vi(client.vi).unwrap().attributes, wanted);
+}
+
+#[test]
+fn the_next_connection_has_the_changed_attributes() {
+    let (client, server) = (raw_end(), raw_end());
+    let changed = |end: &RawEnd| ViAttributes {
+        reliability: ReliabilityLevel::Unreliable as u16,
+        max_transfer_bytes: 100,
+        rdma_write: false,
+        ..attributes(end.ptag)
+    };
+    vip::set_vi_attributes(client.vi, &changed(&client)).unwrap();
+    let (own, remote) = (
+        address(&client, b"client"),
+        address(&server, &unique_discriminator()),
+    );
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let request = vip::connect_wait(server.nic, &remote, WAIT).unwrap();
+            let told = ViAttributes {
+                ptag: None,
+                ..changed(&client)
+            };
+            assert_eq!(request.attributes, told);
+            // Both ends must agree, so the server's VI changes before it accepts.
+            assert_eq!(
+                vip::connect_accept(request.conn, server.vi),
+                Err(VipError::InvalidReliabilityLevel)
+            );
+            vip::set_vi_attributes(server.vi, &changed(&server)).unwrap();
+            vip::connect_accept(request.conn, server.vi).unwrap();
+        });
+        common::persist(|| vip::connect_request(client.vi, &own, &remote, WAIT)).unwrap();
+    });
+    server.post_recv(0, &[server.segment(0, 100)]);
+    client.post_send(0, &[client.segment(0, 101)]);
+    assert_ne!(client.sent() & status::LENGTH_ERROR, 0, "the new limit");
+    client.post_send(1, &[client.segment(0, 100)]);
+    assert_eq!(client.sent() & status::ERROR_MASK, 0);
+    assert_eq!(server.received() & status::ERROR_MASK, 0);
+}
+
+/// What a receive that was posted before the VI's tag changed meets when a message claims it.
+#[test]
+fn a_posted_receive_is_held_against_the_new_tag_when_it_is_used() {
+    let retag = |end: &RawEnd, address: u64, handle: MemoryHandle, ptag| {
+        let wanted = MemAttributes {
+            ptag: Some(ptag),
+            rdma_write: false,
+            rdma_read: false,
+        };
+        vip::set_mem_attributes(end.nic, address, handle, &wanted).unwrap();
+    };
+    for (descriptor_goes_along, buffer_goes_along) in [(true, true), (true, false), (false, false)]
+    {
+        let (client, server) = (raw_end(), raw_end());
+        let errors = errors_of(&server);
+        let buffer = Pages::new(1);
+        let handle = buffer.register(server.nic, server.ptag, false).unwrap();
+        server.post_recv(
+            0,
+            &[DataSegment {
+                address: buffer.at(0),
+                handle: handle.0,
+                length: 8,
+            }],
+        );
+        let ptag = vip::create_ptag(server.nic).unwrap();
+        vip::set_vi_attributes(server.vi, &attributes(Some(ptag))).unwrap();
+        if descriptor_goes_along {
+            retag(&server, server.memory.at(0), server.handle, ptag);
+        }
+        if buffer_goes_along {
+            retag(&server, buffer.at(0), handle, ptag);
+        }
+        connect(&client, &server);
+        client.memory.write(PAGE_BYTES, b"message");
+        client.post_send(0, &[client.segment(0, 7)]);
+        if descriptor_goes_along {
+            let received = server.received();
+            assert_eq!(
+                received & status::PROTECTION_ERROR == 0,
+                buffer_goes_along,
+                "{received:#x}"
+            );
+        } else {
+            // Not even its status can be written.
+            let code = errors.recv_timeout(PATIENCE).unwrap();
+            assert_eq!(code, ErrorCode::CompProt);
+            let [word] = take_receives(server.vi)[..] else {
+                panic!("one receive was posted");
+            };
+            assert_ne!(word & status::PROTECTION_ERROR, 0, "{word:#x}");
+        }
+        let expected = if buffer_goes_along { b'm' } else { 0 };
+        assert_eq!(buffer.read(0), expected);
+        vip::close_nic(server.nic).unwrap();
+    }
+}
+
+#[test]
+fn attributes_that_memory_cannot_have_change_none_of_them() {
+    let end = raw_end();
+    let at = end.memory.at(0);
+    let gone = vip::create_ptag(end.nic).unwrap();
+    vip::destroy_ptag(end.nic, gone).unwrap();
+    let other = vip::create_ptag(end.nic).unwrap();
+    let good = MemAttributes {
+        ptag: Some(other),
+        rdma_write: true,
+        rdma_read: false,
+    };
+    let tag = |ptag| MemAttributes { ptag, ..good };
+    let before = vip::query_mem(end.nic, at, end.handle).unwrap();
+    let unchanged = || assert_eq!(vip::query_mem(end.nic, at, end.handle).unwrap(), before);
+    for ptag in [
+        None,
+        Some(gone),
+        Some(PtagHandle::from_raw(end.vi.into_raw())),
+    ] {
+        assert_eq!(
+            vip::set_mem_attributes(end.nic, at, end.handle, &tag(ptag)),
+            Err(VipError::InvalidPtag)
+        );
+        unchanged();
+    }
+    if vip::query_nic(end.nic).unwrap().rdma_read_support == 0 {
+        let readable = MemAttributes {
+            rdma_read: true,
+            ..good
+        };
+        assert_eq!(
+            vip::set_mem_attributes(end.nic, at, end.handle, &readable),
+            Err(VipError::InvalidRdmaRead)
+        );
+        unchanged();
+    }
+    let other_handle = MemoryHandle(end.handle.0 ^ 0x0001_0000);
+    for (address, handle) in [
+        (at + 1, end.handle),
+        (end.memory.at(PAGE_BYTES), end.handle),
+        (0, end.handle),
+        (at, other_handle),
+        (at, MemoryHandle(0)),
+        (at, MemoryHandle(u32::MAX)),
+    ] {
+        // A wrong region is told before what is wrong with the attributes.
+        for wanted in [good, tag(None)] {
+            assert_eq!(
+                vip::set_mem_attributes(end.nic, address, handle, &wanted),
+                Err(VipError::InvalidParameter)
+            );
+        }
+        unchanged();
+    }
+    let closed = vip::open_nic_with(&config(|_| ())).unwrap();
+    vip::close_nic(closed).unwrap();
+    assert_eq!(
+        vip::set_mem_attributes(closed, at, end.handle, &good),
+        Err(VipError::InvalidParameter)
+    );
+    vip::set_mem_attributes(end.nic, at, end.handle, &good).unwrap();
+    assert_eq!(vip::query_mem(end.nic, at, end.handle).unwrap(), good);
+    vip::deregister_mem(end.nic, at, end.handle).unwrap();
+    assert_eq!(
+        vip::set_mem_attributes(end.nic, at, end.handle, &good),
+        Err(VipError::InvalidParameter)
+    );
+}
+
+#[test]
+fn memory_of_another_tag_is_not_sent_from() {
+    let (client, server) = (raw_end(), raw_end());
+    connect(&client, &server);
+    let source = Pages::new(1);
+    let handle = source.register(client.nic, client.ptag, false).unwrap();
+    let segment = DataSegment {
+        address: source.at(0),
+        handle: handle.0,
+        length: 8,
+    };
+    let tag = |ptag| {
+        let wanted = MemAttributes {
+            ptag,
+            rdma_write: false,
+            rdma_read: false,
+        };
+        vip::set_mem_attributes(client.nic, source.at(0), handle, &wanted).unwrap();
+    };
+    let other = vip::create_ptag(client.nic).unwrap();
+    for round in 0..2 {
+        server.post_recv(round, &[server.segment(0, 8)]);
+        client.post_send(round, &[segment]);
+        assert_eq!(client.sent() & status::ERROR_MASK, 0);
+        assert_eq!(server.received() & status::ERROR_MASK, 0);
+        tag(Some(other));
+        tag(client.ptag);
+    }
+    tag(Some(other));
+    client.post_send(2, &[segment]);
+    assert_ne!(client.sent() & status::PROTECTION_ERROR, 0);
+}
+
+/// Writes of many frames arrive all the time while the right to write goes and comes back.
+#[test]
+fn a_right_that_is_taken_away_is_gone_when_the_call_returns() {
+    const BYTES: usize = 60_000;
+    let unreliable = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::Unreliable);
+    let writer = End::with(unreliable);
+    let target = End::with(|vi| unreliable(vi).rdma_write(true));
+    common::connect(&writer, &target);
+    let access = |write| RdmaAccess { write, read: false };
+    let memory = target
+        .nic
+        .create_rdma_region(BYTES, &target.ptag, access(true))
+        .unwrap();
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut message = 0;
+            while !stop.load(Ordering::Relaxed) {
+                message += 1;
+                let mut descriptor = writer.message(&common::pattern(message, BYTES));
+                descriptor.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
+                let sent = writer.send(descriptor);
+                assert!(sent.status.is_ok(), "{}", sent.status);
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let more_writes = |count| {
+            let (from, deadline) = (written.load(Ordering::Relaxed), Instant::now() + PATIENCE);
+            while written.load(Ordering::Relaxed) < from + count {
+                assert!(Instant::now() < deadline, "the writer goes on");
+                // The target's share of the work.
+                target.vi.state().unwrap();
+            }
+        };
+        let bytes = || {
+            let mut seen = vec![0; BYTES];
+            memory.read(0, &mut seen);
+            seen
+        };
+        for round in 0..40 {
+            let before = bytes();
+            let deadline = Instant::now() + PATIENCE;
+            while bytes() == before {
+                assert!(Instant::now() < deadline, "round {round}: nothing arrives");
+                target.vi.state().unwrap();
+            }
+            memory.set_access(access(false)).unwrap();
+            let left = bytes();
+            more_writes(3);
+            assert!(bytes() == left, "round {round}: written without a right");
+            assert_eq!(target.errors.next_of(&target.vi), ErrorCode::RdmawProt);
+            memory.set_access(access(true)).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(target.vi.state().unwrap(), ViState::Connected);
+}
+
+#[test]
+fn the_safe_interface_changes_attributes_and_keeps_tags_alive() {
+    let (mut client, mut server) = (End::new(), End::new());
+    let tag = server.nic.create_ptag().unwrap();
+    let mut memory = server
+        .nic
+        .create_rdma_region(100, &server.ptag, RdmaAccess::default())
+        .unwrap();
+    server.vi.post_recv(server.room(10)).unwrap();
+    assert_eq!(
+        server.vi.change().ptag(&tag).apply(),
+        Err(VipError::InvalidState),
+        "a posted receive would be out of reach"
+    );
+    server.vi.change().rdma_write(true).apply().unwrap();
+    server.vi.disconnect().unwrap();
+    drop(server.recv());
+    let too_long = server.nic.attributes().max_transfer_size + 1;
+    assert_eq!(
+        server
+            .vi
+            .change()
+            .ptag(&tag)
+            .max_transfer_bytes(too_long)
+            .apply(),
+        Err(VipError::InvalidMtu)
+    );
+    assert!(
+        server.vi.post_recv(server.room(1)).is_ok(),
+        "still the old tag"
+    );
+    server.vi.disconnect().unwrap();
+    drop(server.recv());
+    for vi in [&mut client.vi, &mut server.vi] {
+        vi.change()
+            .reliability(ReliabilityLevel::Unreliable)
+            .max_transfer_bytes(5000)
+            .apply()
+            .unwrap();
+    }
+    server.vi.change().ptag(&tag).apply().unwrap();
+    memory.set_ptag(&tag).unwrap();
+    memory
+        .set_access(RdmaAccess {
+            write: true,
+            read: false,
+        })
+        .unwrap();
+    let info = server.vi.info().unwrap().attributes;
+    assert_eq!(
+        (info.ptag, info.max_transfer_bytes),
+        (Some(tag.handle()), 5000)
+    );
+    assert!(info.rdma_write);
+    // VI and memory keep the tag, though the program drops it.
+    let mut plain = server.nic.create_region(64, &server.ptag).unwrap();
+    plain.set_ptag(&tag).unwrap();
+    assert_eq!(plain.attributes().unwrap().ptag, Some(tag.handle()));
+    drop((tag, plain));
+    let refused = server.vi.post_recv(server.room(1)).unwrap_err();
+    assert_eq!(refused.error, VipError::InvalidPtag, "now the new tag");
+    common::connect(&client, &server);
+    let mut descriptor = client.message(b"written");
+    descriptor.set_operation(Operation::RdmaWrite(memory.remote_buffer()));
+    assert!(client.send(descriptor).status.is_ok());
+    let deadline = Instant::now() + PATIENCE;
+    let mut seen = [0; 7];
+    while seen != *b"written" {
+        assert!(Instant::now() < deadline, "the write arrives");
+        server.vi.state().unwrap();
+        memory.read(0, &mut seen);
+    }
+}
+
+#[test]
+fn other_hosts_are_discovered_within_the_asked_hops() {
+    let other = "192.0.2.9".parse().unwrap();
+    let named = |takeover_us| {
+        open_as(|config| {
+            config.segment = format!("discovery-{}", std::process::id());
+            config.takeover_us = takeover_us;
+            config.neighbour = vec![pmd::config::NeighbourConfig {
+                host: other,
+                n_port_ids: "00.05.01".into(),
+            }];
+        })
+    };
+    let nic = named(1000);
+    let own = nic.host_address();
+    let other = pmd::config::host_address(other);
+    assert_eq!(
+        nic.autodiscovery(1),
+        Ok(vec![other]),
+        "alone in the segment"
+    );
+    let (second, third) = (named(2000), named(3000));
+    assert_eq!(nic.autodiscovery(1), Ok(vec![own, other]), "each host once");
+    assert_eq!(second.autodiscovery(u64::MAX), Ok(vec![own, other]));
+    assert_eq!(nic.autodiscovery(0), Ok(vec![]), "nobody is nearer");
+    drop((second, third));
+    assert_eq!(nic.autodiscovery(1), Ok(vec![other]));
+    let handle = nic.handle();
+    drop(nic);
+    assert_eq!(
+        vip::autodiscovery(handle, 1),
+        Err(VipError::InvalidParameter)
+    );
+}
