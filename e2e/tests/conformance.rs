@@ -1,5 +1,7 @@
 //! The conformance suite between two hosts: each program here, and its far process on the other side of a wire.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,8 +14,8 @@ use e2e::wire::Wire;
 /// Longer than any program of the suite takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The NICs that the suite wants (vipl/capi/tests/common): one as usual, one that has little of everything, and
-/// two on bad wires. What the second one is for stays within a process.
+/// The NICs that the suite wants (vipl/capi/tests/common): one as usual, one that has little of everything,
+/// two on bad wires, and one to be damaged. What the second and the last one are for stays within a process.
 fn nics(end: End, segments: &Path) -> NicText {
     let bad = |name: &str, number: u8, fault: &str| {
         NicText::further_af_packet(end, name, number)
@@ -27,6 +29,7 @@ fn nics(end: End, segments: &Path) -> NicText {
         .key("r_a_tov_ms", 1000)
         .key("ulp_timeout_ms", 4000)
         .and(small(segments))
+        .and(NicText::shm(&fragile_directory(segments)).key("name", "\"FRAGILE\""))
         .and(bad("LOSSY", 1, "seed = 3, loss_ppm = 20000"))
         .and(bad("DAMAGED", 2, "seed = 5, corruption_ppm = 20000"))
 }
@@ -40,17 +43,27 @@ fn small(segments: &Path) -> NicText {
         ("max_regions", 3),
         ("max_registered_bytes", 33_554_432),
         ("max_incoming", 1),
+        ("max_notifies_per_queue", 3),
         ("max_transfer_bytes", 8_388_608),
         ("ulp_timeout_ms", 240_000),
     ];
-    let nic = NicText::shm(segments).key("name", "\"SMALL\"");
+    let neighbours = "[{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
+                      { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
+    let nic = NicText::shm(segments)
+        .key("name", "\"SMALL\"")
+        .key("neighbour", neighbours);
     limits
         .into_iter()
         .fold(nic, |nic, (name, limit)| nic.key(name, limit))
 }
 
+/// Where the NIC to be damaged has its segment.
+fn fragile_directory(segments: &Path) -> PathBuf {
+    segments.join("fragile")
+}
+
 struct Hosts {
-    _segments: Scratch,
+    segments: Scratch,
     files: Scratch,
     here: PathBuf,
     there: PathBuf,
@@ -58,12 +71,22 @@ struct Hosts {
 
 fn hosts() -> Hosts {
     let segments = Scratch::in_memory("conformance");
+    fs::create_dir(fragile_directory(segments.path())).expect("a directory");
     let files = Scratch::new("conformance");
     Hosts {
         here: nics(End::Left, segments.path()).write(&files, "here.toml"),
         there: nics(End::Right, segments.path()).write(&files, "there.toml"),
-        _segments: segments,
+        segments,
         files,
+    }
+}
+
+impl Hosts {
+    /// The file that the test of a failing NIC cuts short.
+    fn fragile_segment(&self) -> PathBuf {
+        let directory = fragile_directory(self.segments.path());
+        let user = fs::metadata(&directory).expect("our own directory").uid();
+        directory.join(format!("viaduct-{user}-e2e/segment"))
     }
 }
 
@@ -95,6 +118,7 @@ fn between_two_hosts(phase: &str) {
         command
             .arg(hosts.files.path())
             .env("VIADUCT_CONFIG", &hosts.here)
+            .env("FRAGILE_SEGMENT", hosts.fragile_segment())
             .env("VIPL_TEST_PEER", &far);
         let said = Running::start(name, &mut command).succeed(PATIENCE);
         assert!(said.contains(" passed, 0 failed\n"), "{name}: {said}");

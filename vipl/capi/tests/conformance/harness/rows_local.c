@@ -9,8 +9,8 @@ static PairOptions of_level(void)
     return (PairOptions){.reliability = test_level()};
 }
 
-/* Each fault, in a send and where it can be in a write; the other end gets nothing of it. */
-static void local_error(const Fault *fault, const Arena *foreign, bool write)
+/* Each fault, in a send and where it can be in a write or read; the other end gets nothing of it. */
+static void local_error(const Fault *fault, const Arena *foreign, VIP_UINT16 operation)
 {
     const PairOptions options = of_level();
     const size_t mark = mine.used, far_mark = theirs.used;
@@ -22,12 +22,13 @@ static void local_error(const Fault *fault, const Arena *foreign, bool write)
     pair_open(&pair, &options);
     describe(recv, target, theirs.handle, 64);
     CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
-    if (write) {
-        describe_write(send, data, mine.handle, 64, exposed.base, exposed.handle);
-        send->DS[1].Local.Handle += 0x10001;
-    } else {
+    if (operation == VIP_CONTROL_OP_SENDRECV) {
         describe(send, data, mine.handle, 64);
         fault->spoil(send, foreign);
+    } else {
+        describe_write(send, data, mine.handle, 64, exposed.base, exposed.handle);
+        send->CS.Control = operation;
+        send->DS[1].Local.Handle += 0x10001;
     }
     CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
     const VIP_UINT32 status = sent(pair.client, send);
@@ -56,15 +57,19 @@ static void local_error(const Fault *fault, const Arena *foreign, bool write)
 void local_errors(void)
 {
     static const Fault in_a_write = {"a write from memory that is not registered",
-                                     VIP_STATUS_PROTECTION_ERROR, NULL};
+                                     VIP_STATUS_PROTECTION_ERROR, NULL},
+                       in_a_read = {"a read into memory that is not registered",
+                                    VIP_STATUS_PROTECTION_ERROR, NULL};
     VIP_PROTECTION_HANDLE other_tag;
     Arena foreign;
 
     REQUIRE_RETURN(VipCreatePtag(here.nic, &other_tag), VIP_SUCCESS);
     arena_open(&foreign, &here, 4096, other_tag, VIP_FALSE);
     for (unsigned n = 0; n < send_fault_count; n++)
-        local_error(&send_faults[n], &foreign, false);
-    local_error(&in_a_write, &foreign, true);
+        local_error(&send_faults[n], &foreign, VIP_CONTROL_OP_SENDRECV);
+    local_error(&in_a_write, &foreign, VIP_CONTROL_OP_RDMAWRITE);
+    if (here.attributes.RDMAReadSupport & test_level())
+        local_error(&in_a_read, &foreign, VIP_CONTROL_OP_RDMAREAD);
     arena_close(&foreign);
     CHECK_RETURN(VipDestroyPtag(here.nic, other_tag), VIP_SUCCESS);
 }

@@ -151,10 +151,14 @@ void message_lost(void)
             /* One that is not noticed, and the next that arrives as if nothing had been. */
             seen = lost && fate.arrived && errors == 0;
             lost |= !fate.arrived;
+        } else if (senders_are_told()) {
+            /* The sender waits for the answer, so that no later message shows the loss; what came and
+             * was not answered has no error there. */
+            seen = (fate.sent & VIP_STATUS_ERROR_MASK) == VIP_STATUS_TRANSPORT_ERROR &&
+                   errors == VIP_STATUS_DESC_FLUSHED_ERROR;
         } else {
             seen = errors == VIP_STATUS_TRANSPORT_ERROR ||
-                   errors_of(pair.server, VIP_ERROR_RDMA_TRANSPORT) > 0 ||
-                   (senders_are_told() && (fate.sent & VIP_STATUS_TRANSPORT_ERROR) != 0);
+                   errors_of(pair.server, VIP_ERROR_RDMA_TRANSPORT) > 0;
             lost |= !fate.arrived;
         }
         if (seen && errors_break())
