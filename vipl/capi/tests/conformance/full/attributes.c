@@ -90,6 +90,7 @@ static void vi_states(void)
     CHECK(attributes_of(pair.client).MaxTransferSize == found.MaxTransferSize, "nothing changed");
     CHECK_RETURN(VipDisconnect(pair.client), VIP_SUCCESS);
     CHECK_RETURN(VipSetViAttributes(pair.client, &wanted), VIP_SUCCESS);
+    wanted.Ptag = there.ptag;
     CHECK_RETURN(VipSetViAttributes(pair.server, &wanted), VIP_SUCCESS);
     pair_connect(&pair);
     pair_works(&pair, "with changed attributes");
