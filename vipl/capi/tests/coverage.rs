@@ -222,8 +222,7 @@ fn rows_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
                     level.name().to_owned(),
                     (*side).to_owned(),
                 );
-                let told =
-                    names(coverage.rows.get(&key)).unwrap_or_else(|| "missing".to_owned());
+                let told = names(coverage.rows.get(&key)).unwrap_or_else(|| "missing".to_owned());
                 let level = level.name();
                 writeln!(
                     text,
