@@ -42,24 +42,44 @@ impl Installation {
             "{} is missing: cargo build -p vipl-capi",
             library.display()
         );
-        let prefix = this.scratch.file("prefix");
         succeed(
             Command::new(workspace().join("ci/install-capi"))
                 .arg("--from")
                 .arg(built())
-                .arg(&prefix),
+                .arg(this.prefix()),
         );
+        this.make("examples/c", this.scratch.path());
+        this
+    }
+
+    fn prefix(&self) -> PathBuf {
+        self.scratch.file("prefix")
+    }
+
+    /// Builds what the Makefile in a directory of the workspace builds.
+    fn make(&self, directory: &str, output: &Path) {
+        let packages = self.prefix().join("lib/pkgconfig");
         succeed(
             Command::new("make")
                 .arg("-C")
-                .arg(workspace().join("examples/c"))
-                .arg(format!("BUILD={}", this.scratch.path().display()))
-                .arg(format!(
-                    "PKG_CONFIG_PATH={}",
-                    prefix.join("lib/pkgconfig").display()
-                )),
+                .arg(workspace().join(directory))
+                .arg(format!("BUILD={}", output.display()))
+                .arg(format!("PKG_CONFIG_PATH={}", packages.display())),
         );
-        this
+    }
+
+    /// Builds the conformance suite; gives the programs of one of its folders.
+    ///
+    /// # Panics
+    /// If it does not build, or the folder is empty.
+    pub fn conformance(&self, phase: &str) -> Vec<PathBuf> {
+        let output = self.scratch.file("conformance");
+        self.make("vipl/capi/tests/conformance", &output);
+        let entries = std::fs::read_dir(output.join(phase)).expect("a folder of programs");
+        let mut programs: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
+        programs.sort();
+        assert!(!programs.is_empty(), "no program of {phase}");
+        programs
     }
 
     /// One of the examples.

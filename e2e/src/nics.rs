@@ -42,6 +42,14 @@ impl End {
         }
     }
 
+    /// A number of its own.
+    fn place(self) -> u8 {
+        match self {
+            Self::Left => 1,
+            Self::Right => 2,
+        }
+    }
+
     fn other(self) -> Self {
         match self {
             Self::Left => Self::Right,
@@ -78,6 +86,31 @@ impl NicText {
             end.other().host(),
             end.other().n_port_ids(),
         ))
+    }
+
+    /// A further NIC on the end of a wire: `number` tells them apart, and the two ends of each belong together.
+    pub fn further_af_packet(end: End, name: &str, number: u8) -> Self {
+        let host = |end: End| format!("192.0.2.{}", 16 * number + end.place());
+        let n_port_ids = |end: End| {
+            let domain = 16 * number + end.place();
+            format!("00.{domain:02x}.01-00.{domain:02x}.10")
+        };
+        let other = end.other();
+        Self(format!(
+            "[[nic]]\nname = \"{name}\"\nport = \"af_packet\"\ninterface = \"{}\"\nhost = \"{}\"\n\
+             n_port_ids = \"{}\"\nneighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
+            end.interface(),
+            host(end),
+            n_port_ids(end),
+            host(other),
+            n_port_ids(other),
+        ))
+    }
+
+    /// Another NIC behind this one.
+    pub fn and(mut self, other: Self) -> Self {
+        self.0.push_str(&other.0);
+        self
     }
 
     /// Adds a key.

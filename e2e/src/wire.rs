@@ -48,13 +48,22 @@ impl Namespace {
 
     /// The same words inside the namespace; the environment is still to be set.
     pub fn enter(&self, outside: Command) -> Command {
-        let mut inside = command("nsenter");
-        inside.arg(format!("--net=/proc/{}/ns/net", self.keeper.id()));
+        let [nsenter, words @ ..] = self.words();
+        let mut inside = command(&nsenter);
         inside
-            .arg("--")
+            .args(words)
             .arg(outside.get_program())
             .args(outside.get_args());
         inside
+    }
+
+    /// The words that have a program run inside the namespace when they stand in front of its own.
+    pub fn words(&self) -> [String; 3] {
+        [
+            "nsenter".to_owned(),
+            format!("--net=/proc/{}/ns/net", self.keeper.id()),
+            "--".to_owned(),
+        ]
     }
 
     /// Runs `ip` with these words inside the namespace; returns what it printed.

@@ -6,25 +6,112 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Command;
 
-use common::{Installation, Linkage, c_tests, succeed};
+use common::guide::CALLS;
+use common::{Installation, Linkage, declared_calls, succeed, tests_directory};
 
-/// The header gives the guide's sizes, offsets and values in every language it is read in.
+/// Every language that the header is for.
+const LANGUAGES: [&[&str]; 5] = [
+    &["cc", "-std=c89"],
+    &["cc", "-std=c99"],
+    &["cc", "-std=c11"],
+    &["c++", "-x", "c++", "-std=c++98"],
+    &["c++", "-x", "c++", "-std=c++17"],
+];
+
+/// The header gives the guide's sizes, offsets, values and prototypes in every language it is read in, and
+/// no compiler has anything to say about it.
 #[test]
 fn layout_and_values() {
     let installation = Installation::new("abi");
-    let languages: [&[&str]; 4] = [
-        &["cc", "-std=c99"],
-        &["cc", "-std=c11"],
-        &["c++", "-x", "c++", "-std=c++98", "-Wno-long-long"],
-        &["c++", "-x", "c++", "-std=c++17"],
-    ];
-    for compiler in languages {
-        let program = installation.compile("abi", &["abi.c"], compiler, Linkage::Shared);
+    for language in LANGUAGES {
+        let program = installation.compile("abi", &["c/abi.c"], language, Linkage::Shared);
         let output = succeed(&mut installation.command(&program));
         let printed = String::from_utf8(output.stdout).expect("text");
         assert!(
             printed.ends_with(" passed, 0 failed\n"),
-            "{compiler:?}: {printed}"
+            "{language:?}: {printed}"
+        );
+    }
+}
+
+/// The words of a C text, without its comments.
+fn words(text: &str) -> Vec<String> {
+    let mut code = String::new();
+    let mut rest = text;
+    while let Some((before, comment)) = rest.split_once("/*") {
+        code.push_str(before);
+        rest = comment.split_once("*/").expect("comments end").1;
+    }
+    code.push_str(rest);
+    code.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+        .filter(|word| !word.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The members of the structures and unions, the types, the constants and the calls of the header: all of
+/// them stand in the table of `abi.c`.
+#[test]
+fn the_table_has_every_name_of_the_header() {
+    let directory = tests_directory();
+    let header = fs::read_to_string(directory.join("../include/vipl.h")).expect("the header");
+    let table = fs::read_to_string(directory.join("c/abi.c")).expect("the table");
+    let (declarations, prototypes) = header.split_once("extern VIP_RETURN").expect("calls");
+    // What the header itself needs, and the names of directions and parameters.
+    let own = [
+        "IN",
+        "OUT",
+        "VIP_KERNEL",
+        "_VIPL_",
+        "_VIP_DESCRIPTOR",
+        "_VIP_ERROR_CODE",
+        "_VIP_ERROR_DESCRIPTOR",
+        "_VIP_MEM_ATTRIBUTES",
+        "_VIP_RESOURCE_CODE",
+    ];
+    let language = [
+        "C",
+        "__cplusplus",
+        "char",
+        "const",
+        "define",
+        "endif",
+        "enum",
+        "extern",
+        "if",
+        "ifdef",
+        "ifndef",
+        "include",
+        "int",
+        "h",
+        "long",
+        "short",
+        "stdint",
+        "struct",
+        "typedef",
+        "uint16_t",
+        "uint32_t",
+        "uint64_t",
+        "uint8_t",
+        "union",
+        "unsigned",
+        "void",
+        "VINIC",
+    ];
+    let asserted: BTreeSet<String> = words(&table).into_iter().collect();
+    let wanted: BTreeSet<String> = words(declarations)
+        .into_iter()
+        .filter(|word| !word.starts_with(|c: char| c.is_ascii_digit()))
+        .filter(|word| !own.contains(&word.as_str()) && !language.contains(&word.as_str()))
+        .collect();
+    assert!(wanted.len() > 150, "the header has names: {}", wanted.len());
+    let missing: Vec<&String> = wanted.difference(&asserted).collect();
+    assert!(missing.is_empty(), "abi.c says nothing of {missing:?}");
+    assert!(!prototypes.is_empty());
+    for call in declared_calls() {
+        assert!(
+            table.contains(&format!("PROTOTYPE({call},")),
+            "abi.c has no prototype of {call}"
         );
     }
 }
@@ -44,16 +131,6 @@ fn calls_from_cxx() {
     succeed(&mut installation.command(&program));
 }
 
-/// The calls that the header declares.
-fn declared() -> BTreeSet<String> {
-    let header = c_tests().join("../../include/vipl.h");
-    let header = fs::read_to_string(header).expect("the header");
-    let prototypes = header.split("extern VIP_RETURN ").skip(1);
-    prototypes
-        .filter_map(|rest| Some(rest.split_once('(')?.0.to_owned()))
-        .collect()
-}
-
 /// The shared object exports what the header declares, and nothing else.
 #[test]
 fn exports_are_the_declarations() {
@@ -69,8 +146,10 @@ fn exports_are_the_declarations() {
         .lines()
         .filter_map(|line| Some(line.split_whitespace().nth(2)?.to_owned()))
         .collect();
-    assert_eq!(declared().len(), 41);
-    assert_eq!(exported, declared());
+    let calls: BTreeSet<String> = CALLS.iter().map(|call| call.name.to_owned()).collect();
+    assert_eq!(calls.len(), 41);
+    assert_eq!(exported, calls);
+    assert_eq!(declared_calls(), calls);
 
     let output = succeed(Command::new("readelf").arg("-d").arg(&library));
     let dynamic = String::from_utf8(output.stdout).expect("text");

@@ -1,4 +1,10 @@
-/* Every size, offset and value of vipl.h against the guide's; compiled as C99, C11 and C++. */
+/*
+ * The guide's appendix as a table of our own: the size of every type, the offset of every member, the
+ * value of every constant and the prototype of every call, each held against vipl.h. Compiled in every
+ * language that the header is for. abi.rs sees to it that no name of the header is missing here.
+ *
+ * The sizes are those of LP64: VIP_ULONG is the guide's `unsigned long`.
+ */
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,20 +13,20 @@
 
 static unsigned passed, failed;
 
-static void same(const char *what, unsigned long long found, unsigned long long wanted)
+static void same(const char *what, unsigned long found, unsigned long wanted)
 {
     if (found == wanted) {
         passed++;
-        printf("ok      %s is 0x%llX\n", what, found);
+        printf("ok      %s is 0x%lX\n", what, found);
     } else {
         failed++;
-        printf("FAILED  %s is 0x%llX, must be 0x%llX\n", what, found, wanted);
+        printf("FAILED  %s is 0x%lX, must be 0x%lX\n", what, found, wanted);
     }
 }
 
 #define SIZE(type, bytes) same("sizeof " #type, sizeof(type), bytes)
 #define OFFSET(type, member, bytes) same(#type "." #member, offsetof(type, member), bytes)
-#define VALUE(name, value) same(#name, (unsigned long long)(name), value)
+#define VALUE(name, value) same(#name, (unsigned long)(name), value)
 
 static void generic_types(void)
 {
@@ -46,11 +52,11 @@ static void generic_types(void)
     SIZE(VIP_ERROR_CODE, 4);
     SIZE(VIP_RESOURCE_CODE, 4);
     SIZE(VIP_RETURN, 4);
-    VALUE(VIP_INFINITE, ~0ULL);
+    VALUE(VIP_INFINITE, ~0UL);
     VALUE(VIP_TRUE, 1);
     VALUE(VIP_FALSE, 0);
     VALUE(VIP_DESCRIPTOR_ALIGNMENT, 64);
-    same("VINICBASENAME", (unsigned long long)strcmp(VINICBASENAME, "VINIC"), 0);
+    same("VINICBASENAME", (unsigned long)strcmp(VINICBASENAME, "VINIC"), 0);
 }
 
 static void nic_attributes(void)
@@ -116,6 +122,8 @@ static void other_structures(void)
 static void descriptors(void)
 {
     SIZE(VIP_PVOID64, 8);
+    OFFSET(VIP_PVOID64, AddressBits, 0);
+    OFFSET(VIP_PVOID64, Address, 0);
     SIZE(VIP_CONTROL_SEGMENT, 32);
     OFFSET(VIP_CONTROL_SEGMENT, Next, 0);
     OFFSET(VIP_CONTROL_SEGMENT, NextHandle, 8);
@@ -134,6 +142,8 @@ static void descriptors(void)
     OFFSET(VIP_DATA_SEGMENT, Handle, 8);
     OFFSET(VIP_DATA_SEGMENT, Length, 12);
     SIZE(VIP_DESCRIPTOR_SEGMENT, 16);
+    OFFSET(VIP_DESCRIPTOR_SEGMENT, Remote, 0);
+    OFFSET(VIP_DESCRIPTOR_SEGMENT, Local, 0);
     SIZE(VIP_DESCRIPTOR, 64);
     OFFSET(VIP_DESCRIPTOR, CS, 0);
     OFFSET(VIP_DESCRIPTOR, DS, 32);
@@ -221,6 +231,29 @@ static void enumerations(void)
     SIZE(VIP_SMI_AUTODISCOVERY, sizeof(VIP_ULONG));
 }
 
+/* Numbers without a sign, but for booleans and enumerations; pointers that lead to bytes. */
+static void kinds(void)
+{
+    static const VIP_UINT8 bytes[1] = {7};
+    VIP_NIC_ATTRIBUTES attributes;
+    VIP_AUTODISCOVERY_LIST list;
+    VIP_NET_ADDRESS *addresses[1];
+
+    same("VIP_ULONG has no sign", (VIP_ULONG)-1 > 0, 1);
+    same("VIP_USHORT has no sign", (VIP_USHORT)-1 > 0, 1);
+    same("VIP_UCHAR has no sign", (VIP_UCHAR)-1 > 0, 1);
+    same("VIP_UINT64 has no sign", (VIP_UINT64)-1 > 0, 1);
+    same("VIP_UINT32 has no sign", (VIP_UINT32)-1 > 0, 1);
+    same("VIP_UINT16 has no sign", (VIP_UINT16)-1 > 0, 1);
+    same("VIP_UINT8 has no sign", (VIP_UINT8)-1 > 0, 1);
+    same("VIP_BOOLEAN has one", (VIP_BOOLEAN)-1 < 0, 1);
+    same("a name has 64 bytes", sizeof attributes.Name, 64);
+    attributes.LocalNicAddress = bytes;
+    same("an address is bytes", *attributes.LocalNicAddress, 7);
+    list.ADAddrArray = addresses;
+    same("an array of pointers to addresses", sizeof *list.ADAddrArray, sizeof(void *));
+}
+
 /* The guide's descriptors are little-endian: a length of 1 has its one in the first byte. */
 static void byte_order(void)
 {
@@ -233,6 +266,73 @@ static void byte_order(void)
     same("first byte of Length", bytes[24], 1);
 }
 
+/* A call has the guide's prototype if a pointer of that type may point to it. */
+#define PROTOTYPE(call, parameters)                                                                \
+    do {                                                                                           \
+        VIP_RETURN(*pointer) parameters = call;                                                    \
+        same(#call, pointer != NULL, 1);                                                           \
+    } while (0)
+
+static void prototypes_of_nics_and_vis(void)
+{
+    PROTOTYPE(VipOpenNic, (const VIP_CHAR *, VIP_NIC_HANDLE *));
+    PROTOTYPE(VipCloseNic, (VIP_NIC_HANDLE));
+    PROTOTYPE(VipQueryNic, (VIP_NIC_HANDLE, VIP_NIC_ATTRIBUTES *));
+    PROTOTYPE(VipErrorCallback,
+              (VIP_NIC_HANDLE, VIP_PVOID, void (*)(VIP_PVOID, VIP_ERROR_DESCRIPTOR *)));
+    PROTOTYPE(VipCreateVi, (VIP_NIC_HANDLE, VIP_VI_ATTRIBUTES *, VIP_CQ_HANDLE, VIP_CQ_HANDLE,
+                            VIP_VI_HANDLE *));
+    PROTOTYPE(VipDestroyVi, (VIP_VI_HANDLE));
+    PROTOTYPE(VipQueryVi, (VIP_VI_HANDLE, VIP_VI_STATE *, VIP_VI_ATTRIBUTES *, VIP_BOOLEAN *,
+                           VIP_BOOLEAN *));
+    PROTOTYPE(VipSetViAttributes, (VIP_VI_HANDLE, VIP_VI_ATTRIBUTES *));
+    PROTOTYPE(VipQuerySystemManagementInfo, (VIP_NIC_HANDLE, VIP_ULONG, VIP_PVOID));
+    PROTOTYPE(VipConnectWait, (VIP_NIC_HANDLE, VIP_NET_ADDRESS *, VIP_ULONG, VIP_NET_ADDRESS *,
+                               VIP_VI_ATTRIBUTES *, VIP_CONN_HANDLE *));
+    PROTOTYPE(VipConnectAccept, (VIP_CONN_HANDLE, VIP_VI_HANDLE));
+    PROTOTYPE(VipConnectReject, (VIP_CONN_HANDLE));
+    PROTOTYPE(VipConnectRequest, (VIP_VI_HANDLE, VIP_NET_ADDRESS *, VIP_NET_ADDRESS *, VIP_ULONG,
+                                  VIP_VI_ATTRIBUTES *));
+    PROTOTYPE(VipDisconnect, (VIP_VI_HANDLE));
+    PROTOTYPE(VipConnectPeerRequest,
+              (VIP_VI_HANDLE, VIP_NET_ADDRESS *, VIP_NET_ADDRESS *, VIP_ULONG));
+    PROTOTYPE(VipConnectPeerDone, (VIP_VI_HANDLE, VIP_VI_ATTRIBUTES *));
+    PROTOTYPE(VipConnectPeerWait, (VIP_VI_HANDLE, VIP_VI_ATTRIBUTES *));
+}
+
+static void prototypes_of_memory_and_queues(void)
+{
+    PROTOTYPE(VipCreatePtag, (VIP_NIC_HANDLE, VIP_PROTECTION_HANDLE *));
+    PROTOTYPE(VipDestroyPtag, (VIP_NIC_HANDLE, VIP_PROTECTION_HANDLE));
+    PROTOTYPE(VipRegisterMem, (VIP_NIC_HANDLE, VIP_PVOID, VIP_ULONG, VIP_MEM_ATTRIBUTES *,
+                               VIP_MEM_HANDLE *));
+    PROTOTYPE(VipDeregisterMem, (VIP_NIC_HANDLE, VIP_PVOID, VIP_MEM_HANDLE));
+    PROTOTYPE(VipQueryMem, (VIP_NIC_HANDLE, VIP_PVOID, VIP_MEM_HANDLE, VIP_MEM_ATTRIBUTES *));
+    PROTOTYPE(VipSetMemAttributes,
+              (VIP_NIC_HANDLE, VIP_PVOID, VIP_MEM_HANDLE, VIP_MEM_ATTRIBUTES *));
+    PROTOTYPE(VipPostSend, (VIP_VI_HANDLE, VIP_DESCRIPTOR *, VIP_MEM_HANDLE));
+    PROTOTYPE(VipSendDone, (VIP_VI_HANDLE, VIP_DESCRIPTOR **));
+    PROTOTYPE(VipSendWait, (VIP_VI_HANDLE, VIP_ULONG, VIP_DESCRIPTOR **));
+    PROTOTYPE(VipPostRecv, (VIP_VI_HANDLE, VIP_DESCRIPTOR *, VIP_MEM_HANDLE));
+    PROTOTYPE(VipRecvDone, (VIP_VI_HANDLE, VIP_DESCRIPTOR **));
+    PROTOTYPE(VipRecvWait, (VIP_VI_HANDLE, VIP_ULONG, VIP_DESCRIPTOR **));
+    PROTOTYPE(VipSendNotify, (VIP_VI_HANDLE, VIP_PVOID, void (*)(VIP_PVOID, VIP_NIC_HANDLE,
+                                                                 VIP_VI_HANDLE, VIP_DESCRIPTOR *)));
+    PROTOTYPE(VipRecvNotify, (VIP_VI_HANDLE, VIP_PVOID, void (*)(VIP_PVOID, VIP_NIC_HANDLE,
+                                                                 VIP_VI_HANDLE, VIP_DESCRIPTOR *)));
+    PROTOTYPE(VipCQDone, (VIP_CQ_HANDLE, VIP_VI_HANDLE *, VIP_BOOLEAN *));
+    PROTOTYPE(VipCQWait, (VIP_CQ_HANDLE, VIP_ULONG, VIP_VI_HANDLE *, VIP_BOOLEAN *));
+    PROTOTYPE(VipCQNotify, (VIP_CQ_HANDLE, VIP_PVOID, void (*)(VIP_PVOID, VIP_NIC_HANDLE,
+                                                               VIP_VI_HANDLE, VIP_BOOLEAN)));
+    PROTOTYPE(VipCreateCQ, (VIP_NIC_HANDLE, VIP_ULONG, VIP_CQ_HANDLE *));
+    PROTOTYPE(VipDestroyCQ, (VIP_CQ_HANDLE));
+    PROTOTYPE(VipResizeCQ, (VIP_CQ_HANDLE, VIP_ULONG));
+    PROTOTYPE(VipNSInit, (VIP_NIC_HANDLE, VIP_PVOID));
+    PROTOTYPE(VipNSGetHostByName, (VIP_NIC_HANDLE, VIP_CHAR *, VIP_NET_ADDRESS *, VIP_ULONG));
+    PROTOTYPE(VipNSGetHostByAddr, (VIP_NIC_HANDLE, VIP_NET_ADDRESS *, VIP_CHAR *, VIP_ULONG *));
+    PROTOTYPE(VipNSShutdown, (VIP_NIC_HANDLE));
+}
+
 int main(void)
 {
     generic_types();
@@ -241,7 +341,10 @@ int main(void)
     descriptors();
     bits();
     enumerations();
+    kinds();
     byte_order();
+    prototypes_of_nics_and_vis();
+    prototypes_of_memory_and_queues();
     printf("%u passed, %u failed\n", passed, failed);
     return failed == 0 ? 0 : 1;
 }

@@ -36,8 +36,6 @@ typedef struct {
 } Victims;
 
 static Victims victims;
-static Device device;
-static Arena arena;
 static Pair bystander;
 
 static unsigned char room[ROOM_BYTES];
@@ -61,8 +59,8 @@ static unsigned below(unsigned bound)
 /* A handle whose owner is not to be disturbed cannot be guessed on purpose. */
 static bool protected(VIP_PVOID handle)
 {
-    return handle == device.nic || handle == device.ptag || handle == bystander.client ||
-           handle == bystander.server;
+    return handle == here.nic || handle == here.ptag || handle == there.nic ||
+           handle == there.ptag || handle == bystander.client || handle == bystander.server;
 }
 
 static VIP_PVOID any_handle(void)
@@ -150,7 +148,7 @@ static VIP_NET_ADDRESS *any_address(void)
 
     if (below(16) == 0)
         return NULL;
-    address_of(&device, below(2) ? "fuzz" : "victim", &address);
+    address_of(&here, below(2) ? "fuzz" : "victim", &address);
     switch (below(6)) {
     case 0: garbage(address.room, sizeof address.room); break;
     case 1: address.address.HostAddressLen = (VIP_UINT16)any_number(); break;
@@ -361,23 +359,46 @@ static VIP_RETURN any_call(void)
 
 /* --- rounds ---------------------------------------------------------------------------------- */
 
-static void open_victims(void)
+static VIP_VI_HANDLE victim_vi(const PairOptions *options)
+{
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&victims.device, options);
+    VIP_VI_HANDLE vi;
+
+    attributes.EnableRdmaWrite = options->server_rdma_write;
+    REQUIRE_RETURN(VipCreateVi(victims.device.nic, &attributes, NULL, NULL, &vi), VIP_SUCCESS);
+    return vi;
+}
+
+/* Takes a request of a victim's VI. */
+static Request *ask(VIP_VI_HANDLE vi, VIP_CONN_HANDLE *connection)
 {
     char discriminator[32];
     Address local, remote;
     VIP_VI_ATTRIBUTES attributes;
 
+    fresh_discriminator(discriminator, sizeof discriminator);
+    address_of(&victims.device, discriminator, &local);
+    Request *request =
+        request_between(&victims.device, &victims.device, vi, discriminator, VIP_INFINITE);
+    REQUIRE_RETURN(VipConnectWait(victims.device.nic, &local.address, WAIT_MS, &remote.address,
+                                  &attributes, connection),
+                   VIP_SUCCESS);
+    return request;
+}
+
+static void open_victims(void)
+{
+    const PairOptions *options = below(2) ? &writable : &plain;
+
     device_open(&victims.device);
     arena_open(&victims.arena, &victims.device, 1 << 15, victims.device.ptag, VIP_TRUE);
     REQUIRE_RETURN(VipCreateCQ(victims.device.nic, 16, &victims.cq), VIP_SUCCESS);
-    pair_open(&victims.pair, &victims.device, below(2) ? &writable : &plain);
-    fresh_discriminator(discriminator, sizeof discriminator);
-    address_of(&victims.device, discriminator, &local);
-    victims.request = request_start(&victims.device, vi_create(&victims.device, &plain, false),
-                                    discriminator, VIP_INFINITE);
-    REQUIRE_RETURN(VipConnectWait(victims.device.nic, &local.address, WAIT_MS, &remote.address,
-                                  &attributes, &victims.connection),
-                   VIP_SUCCESS);
+    victims.pair.client = victim_vi(&plain);
+    victims.pair.server = victim_vi(options);
+    victims.request = ask(victims.pair.client, &victims.connection);
+    REQUIRE_RETURN(VipConnectAccept(victims.connection, victims.pair.server), VIP_SUCCESS);
+    REQUIRE_RETURN(request_finish(victims.request, NULL), VIP_SUCCESS);
+    victims.request = ask(victim_vi(&plain), &victims.connection);
 }
 
 /* Closing takes everything away that the garbage has made; it may have closed the NIC itself. */
@@ -389,7 +410,7 @@ static void close_victims(void)
     /* Answered, or ended with the NIC. */
     answer = request_finish(victims.request, NULL);
     CHECK(answer != VIP_NOT_DONE, "the request has ended with %s", return_name((int)answer));
-    free(victims.arena.base);
+    arena_forget(&victims.arena);
 }
 
 int main(int count, char **words)
@@ -401,9 +422,8 @@ int main(int count, char **words)
     printf("seed    0x%llx\n", (unsigned long long)state);
     /* Each unknown device would be logged. */
     setenv("VIADUCT_LOG", "off", 1);
-    device_open(&device);
-    arena_open(&arena, &device, 1 << 16, device.ptag, VIP_FALSE);
-    pair_open(&bystander, &device, &plain);
+    fixture_open();
+    pair_open(&bystander, &plain);
     for (unsigned n = 0; n < calls; n++) {
         if (n % CALLS_PER_OPENING == 0) {
             if (n > 0)
@@ -415,9 +435,8 @@ int main(int count, char **words)
     }
     CHECK(wrong == 0, "%u calls, each with an answer of VIP_RETURN (%u without)", calls, wrong);
     close_victims();
-    pair_works(&bystander, &arena, "the bystander, after all that");
+    pair_works(&bystander, "the bystander, after all that");
     pair_close(&bystander);
-    arena_close(&arena);
-    device_close(&device);
+    fixture_close();
     return check_summary();
 }

@@ -4,8 +4,12 @@
 // Every test binary uses its own part of this.
 #![allow(dead_code)]
 
-pub(crate) mod calls;
+pub(crate) mod exceptions;
+pub(crate) mod guide;
+pub(crate) mod rows;
+pub(crate) mod suite;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
@@ -37,6 +41,15 @@ pub(crate) struct Installation {
 impl Installation {
     /// Installs what cargo has built for this test run.
     pub(crate) fn new(name: &str) -> Self {
+        Self::with(name, &[])
+    }
+
+    /// The same as links into the tree that cargo builds in.
+    pub(crate) fn linked(name: &str) -> Self {
+        Self::with(name, &["--link"])
+    }
+
+    fn with(name: &str, options: &[&str]) -> Self {
         let id = format!("{name}-{}", std::process::id());
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&id);
         fs::create_dir_all(&root).expect("a directory for the test");
@@ -48,6 +61,7 @@ impl Installation {
             Command::new(install)
                 .arg("--from")
                 .arg(built)
+                .args(options)
                 .arg(this.prefix()),
         );
         fs::write(this.config(), nics(&id)).expect("the NIC configuration");
@@ -98,7 +112,7 @@ impl Installation {
             .arg(self.prefix().join("include"))
             .arg("-o")
             .arg(&output);
-        command.args(sources.iter().map(|source| c_tests().join(source)));
+        command.args(sources.iter().map(|source| tests_directory().join(source)));
         match linkage {
             Linkage::Shared => {
                 command.arg("-L").arg(&lib).arg("-lvipl");
@@ -120,6 +134,31 @@ impl Installation {
         }
         succeed(&mut command);
         output
+    }
+
+    /// Compiles a test program that uses the harness of the conformance suite.
+    pub(crate) fn compile_with_harness(&self, program: &str, source: &str) -> PathBuf {
+        let harness = tests_directory().join("conformance/harness");
+        let files = fs::read_dir(&harness).expect("the harness");
+        let mut sources: Vec<PathBuf> = files
+            .map(|entry| entry.expect("an entry").path())
+            .filter(|path| path.extension().is_some_and(|end| end == "c"))
+            .collect();
+        sources.push(tests_directory().join(source));
+        let sources: Vec<&str> = sources
+            .iter()
+            .map(|path| path.to_str().expect("a path that is text"))
+            .collect();
+        let include = format!("-I{}", harness.display());
+        let compiler = ["cc", "-std=c99", &include];
+        self.compile(program, &sources, &compiler, Linkage::Shared)
+    }
+
+    /// Runs a test program in this installation's directory; it must pass every check it makes.
+    pub(crate) fn run_checks(&self, command: &mut Command) {
+        let output = succeed(command.arg(self.directory()));
+        let printed = String::from_utf8(output.stdout).expect("text");
+        assert!(printed.ends_with(" passed, 0 failed\n"), "{printed}");
     }
 
     /// A command that runs `program` on this installation's NIC, for a limited time.
@@ -177,21 +216,41 @@ impl Installation {
 /// Where the segment is that a test damages.
 const FRAGILE_DIRECTORY: &str = "/dev/shm";
 
-/// A NIC with the usual limits, one that has little of everything, and one to be damaged. Nothing is lost in shared
-/// memory: with this time-out no request is repeated, however slow the machine is under valgrind.
+/// The suite's NICs: one with the usual limits, one that has little of everything and two static neighbours,
+/// two on bad wires, and one to be damaged. Nothing is lost on the first two and the last: with this time-out no request is repeated, however slow the machine
+/// is under valgrind.
 fn nics(id: &str) -> String {
-    format!(
-        "[[nic]]\nname = \"VINIC0\"\nport = \"shm\"\nsegment = \"test-{id}\"\n\
-         ulp_timeout_ms = 240000\n\
-         [[nic]]\nname = \"SMALL\"\nport = \"shm\"\nsegment = \"small-{id}\"\n\
-         ulp_timeout_ms = 240000\n\
-         max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
-         max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\nmax_transfer_bytes = 8388608\n\
-         neighbour = [{{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }}, \
-         {{ host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }}]\n\
-         [[nic]]\nname = \"FRAGILE\"\nport = \"shm\"\nsegment = \"fragile-{id}\"\n\
-         ulp_timeout_ms = 240000\ndirectory = \"{FRAGILE_DIRECTORY}\"\n"
-    )
+    let nic = |name: &str, keys: &str| {
+        let segment = name.to_lowercase();
+        format!(
+            "[[nic]]\nname = \"{name}\"\nport = \"shm\"\nsegment = \"{segment}-{id}\"\n{keys}\n"
+        )
+    };
+    let patient = "ulp_timeout_ms = 240000";
+    let quick = "e_d_tov_ms = 200\nr_a_tov_ms = 200\nulp_timeout_ms = 400";
+    let little = "max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
+                  max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\n\
+                  max_transfer_bytes = 8388608\n\
+                  neighbour = [{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
+                  { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
+    [
+        nic("VINIC0", patient),
+        nic("SMALL", &format!("{patient}\n{little}")),
+        nic(
+            "LOSSY",
+            &format!("{quick}\n[nic.fault]\nseed = 3\nloss_ppm = 20000"),
+        ),
+        nic(
+            "DAMAGED",
+            &format!("{quick}\n[nic.fault]\nseed = 5\ncorruption_ppm = 20000"),
+        ),
+        nic(
+            "FRAGILE",
+            &format!("{patient}\ndirectory = \"{FRAGILE_DIRECTORY}\""),
+        ),
+        "[alias]\n\"/dev/old0\" = \"VINIC0\"\n".to_owned(),
+    ]
+    .concat()
 }
 
 impl Drop for Installation {
@@ -208,9 +267,19 @@ pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Where the C test programs are.
-pub(crate) fn c_tests() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")
+/// Where the tests are.
+pub(crate) fn tests_directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
+}
+
+/// The calls that the header declares.
+pub(crate) fn declared_calls() -> BTreeSet<String> {
+    let header = tests_directory().join("../include/vipl.h");
+    let header = fs::read_to_string(header).expect("the header");
+    let prototypes = header.split("extern VIP_RETURN ").skip(1);
+    prototypes
+        .filter_map(|rest| Some(rest.split_once('(')?.0.to_owned()))
+        .collect()
 }
 
 /// An example of the Rust crate, built now as this test was built: cargo does not build the examples
@@ -256,9 +325,10 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts a command in a process group of its own; what it prints is kept.
+    /// Starts a command in a process group of its own; what it prints is kept, its input is open.
     pub(crate) fn start(command: &mut Command) -> Self {
-        command.stdout(Stdio::piped()).process_group(0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.process_group(0);
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -276,8 +346,9 @@ impl Running {
         }
     }
 
-    /// Waits for success; gives what it has printed since the last look.
+    /// Closes its input and waits for success; gives what it has printed since the last look.
     pub(crate) fn succeed(mut self) -> String {
+        drop(self.child.stdin.take());
         let mut printed = String::new();
         self.stdout.read_to_string(&mut printed).expect("text");
         let status = self.child.wait().expect("the child's status");

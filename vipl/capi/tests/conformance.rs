@@ -1,0 +1,95 @@
+//! The conformance suite over shared memory: as two processes, as one, with either library.
+
+mod common;
+
+use common::guide::Phase;
+use common::suite::{Program, Run, Suite, programs, two_processes};
+use common::{Installation, Linkage};
+
+/// Every test of the program ran.
+fn check_complete(suite: &Suite<'_>, program: &Program, run: &Run) {
+    for test in suite.declared(program) {
+        assert!(
+            run.ran.contains(&test.name),
+            "{}: {} did not run: {run:?}",
+            program.source(),
+            test.name
+        );
+    }
+}
+
+fn as_two_processes(phase: Phase) {
+    let installation = Installation::new(&format!("two-{}", phase.folder()));
+    let programs = programs(phase);
+    let suite = Suite::build(&installation, &programs);
+    for program in &programs {
+        let mut command = two_processes(&installation, &suite.path(program));
+        let run = suite.run(program, &mut command);
+        check_complete(&suite, program, &run);
+    }
+}
+
+#[test]
+fn early_adopter_as_two_processes() {
+    as_two_processes(Phase::EarlyAdopter);
+}
+
+#[test]
+fn functional_as_two_processes() {
+    as_two_processes(Phase::Functional);
+}
+
+#[test]
+fn full_as_two_processes() {
+    as_two_processes(Phase::Full);
+}
+
+/// Both ends in one process: each test that does not need two passes there, too.
+#[test]
+fn all_phases_in_one_process() {
+    let installation = Installation::new("one");
+    for phase in Phase::ALL {
+        let programs = programs(phase);
+        let suite = Suite::build(&installation, &programs);
+        for program in &programs {
+            suite.run(program, &mut installation.command(&suite.path(program)));
+        }
+    }
+}
+
+/// membarrier(2) is refused, as by an old kernel: the library takes its slower way.
+#[test]
+fn without_membarrier() {
+    let installation = Installation::new("no-membarrier");
+    let source = "c/no_membarrier.c";
+    let launcher = installation.compile(
+        "no_membarrier",
+        &[source],
+        &["cc", "-std=c99"],
+        Linkage::Shared,
+    );
+    let mut programs = programs(Phase::EarlyAdopter);
+    programs.retain(|program| ["queues", "messages"].contains(&program.name.as_str()));
+    assert_eq!(programs.len(), 2);
+    let suite = Suite::build(&installation, &programs);
+    for program in &programs {
+        let mut command = two_processes(&installation, &launcher);
+        suite.run(program, command.arg(suite.path(program)));
+    }
+}
+
+/// libvipl.a in the place of libvipl.so.
+#[test]
+fn the_static_library() {
+    let installation = Installation::new("static");
+    let mut programs = programs(Phase::EarlyAdopter);
+    programs.retain(|program| ["nic", "connect", "messages"].contains(&program.name.as_str()));
+    assert_eq!(programs.len(), 3);
+    let suite = Suite::build_static(&installation, &programs);
+    for program in &programs {
+        suite.run(
+            program,
+            &mut two_processes(&installation, &suite.path(program)),
+        );
+    }
+}

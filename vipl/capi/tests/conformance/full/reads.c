@@ -1,0 +1,9 @@
+/* RDMA reads at Reliable Delivery. No phase of the guide asks for them. */
+#include "reads.h"
+
+#include "suite.h"
+
+static const Test tests[] = {READ_TESTS(VIP_SERVICE_RELIABLE_DELIVERY),
+                             READ_ROW_TESTS(VIP_SERVICE_RELIABLE_DELIVERY)};
+
+SUITE_MAIN(tests)

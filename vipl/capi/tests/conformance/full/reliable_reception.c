@@ -1,0 +1,9 @@
+/* Data at Reliable Reception, RDMA reads among it. */
+#include "reads.h"
+#include "suite.h"
+#include "transfers.h"
+
+static const Test tests[] = {TRANSFER_TESTS(VIP_SERVICE_RELIABLE_RECEPTION),
+                             READ_TESTS(VIP_SERVICE_RELIABLE_RECEPTION)};
+
+SUITE_MAIN(tests)

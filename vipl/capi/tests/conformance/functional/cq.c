@@ -1,0 +1,304 @@
+/* Completion queues. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <pthread.h>
+#include <time.h>
+
+#include "suite.h"
+
+#define INVALID VIP_INVALID_PARAMETER
+
+static const PairOptions plain = {0};
+enum { MOST = 64 }; /* more than the small NIC has of anything */
+
+static void arguments(void)
+{
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE from;
+    VIP_BOOLEAN recv_queue;
+
+    CHECK_RETURN(VipCreateCQ(here.nic, 16, NULL), INVALID);
+    CHECK_RETURN(VipCreateCQ(NULL, 16, &cq), INVALID);
+    CHECK_RETURN(VipCreateCQ(here.nic, 0, &cq), INVALID);
+    CHECK_RETURN(VipCreateCQ(here.nic, here.attributes.MaxCQEntries + 1, &cq), VIP_ERROR_RESOURCE);
+    REQUIRE_RETURN(VipCreateCQ(here.nic, 16, &cq), VIP_SUCCESS);
+    CHECK_RETURN(VipCQDone(cq, NULL, &recv_queue), INVALID);
+    CHECK_RETURN(VipCQDone(cq, &from, NULL), INVALID);
+    CHECK_RETURN(VipCQWait(cq, 0, NULL, &recv_queue), INVALID);
+    CHECK_RETURN(VipCQWait(cq, 0, &from, NULL), INVALID);
+    CHECK_RETURN(VipCQDone(cq, &from, &recv_queue), VIP_NOT_DONE);
+    CHECK_RETURN(VipCQWait(cq, 0, &from, &recv_queue), VIP_TIMEOUT);
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+    CHECK_RETURN(VipDestroyCQ(cq), INVALID);
+    CHECK_RETURN(VipCQDone(cq, &from, &recv_queue), INVALID);
+    CHECK_RETURN(VipCQWait(cq, 0, &from, &recv_queue), INVALID);
+}
+
+/* Sends from one VI to the other and finds the entry of the receiving end's queue. */
+static void one_entry(VIP_VI_HANDLE from, Arena *source, VIP_VI_HANDLE to, Arena *target,
+                      VIP_CQ_HANDLE cq, VIP_VI_HANDLE watched, bool wait)
+{
+    const size_t mark = source->used, far_mark = target->used;
+    VIP_DESCRIPTOR *send = arena_descriptor(source, 1), *recv = arena_descriptor(target, 1), *done;
+    const unsigned long long deadline_ms = now_ms() + WAIT_MS;
+    const VIP_BOOLEAN expected = watched == to ? VIP_TRUE : VIP_FALSE;
+    VIP_VI_HANDLE vi = NULL;
+    VIP_BOOLEAN recv_queue = 7;
+    VIP_RETURN answer;
+
+    describe(recv, arena_bytes(target, 64), target->handle, 64);
+    describe(send, arena_bytes(source, 64), source->handle, 64);
+    CHECK_RETURN(VipPostRecv(to, recv, target->handle), VIP_SUCCESS);
+    CHECK_RETURN(VipPostSend(from, send, source->handle), VIP_SUCCESS);
+    if (wait) {
+        answer = VipCQWait(cq, WAIT_MS, &vi, &recv_queue);
+    } else {
+        do {
+            answer = VipCQDone(cq, &vi, &recv_queue);
+        } while (answer == VIP_NOT_DONE && now_ms() < deadline_ms);
+    }
+    CHECK(answer == VIP_SUCCESS && vi == watched && recv_queue == expected,
+          "the entry names VI and queue: %s", return_name((int)answer));
+    if (watched == to) {
+        CHECK(VipRecvDone(to, &done) == VIP_SUCCESS && done == recv, "the receive is there");
+        sent(from, send);
+    } else {
+        CHECK(VipSendDone(from, &done) == VIP_SUCCESS && done == send, "the send is there");
+        received(to, recv);
+    }
+    source->used = mark;
+    target->used = far_mark;
+}
+
+/* Both queues of a VI on one completion queue. */
+static void both_queues(VIP_ULONG entries)
+{
+    VIP_DESCRIPTOR *done;
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv_queue;
+    Pair pair;
+
+    REQUIRE_RETURN(VipCreateCQ(there.nic, entries, &cq), VIP_SUCCESS);
+    const PairOptions options = {.server_send_cq = cq, .server_recv_cq = cq};
+    pair_open(&pair, &options);
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipRecvWait(pair.server, 0, &done), VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipSendWait(pair.server, 0, &done), VIP_ERROR_RESOURCE);
+    for (unsigned round = 0; round < 4; round++) {
+        one_entry(pair.client, &mine, pair.server, &theirs, cq, pair.server, round % 2 == 0);
+        one_entry(pair.server, &theirs, pair.client, &mine, cq, pair.server, round % 2 == 0);
+    }
+    CHECK_RETURN(VipCQDone(cq, &vi, &recv_queue), VIP_NOT_DONE);
+    /* Disconnect, drain, destroy VI, destroy CQ: in that order, at once. */
+    pair_close(&pair);
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+}
+
+static void entries_of_both_queues(void)
+{
+    both_queues(1);
+    both_queues(64);
+}
+
+static void waiting(void)
+{
+    enum { NAP_MS = 200 };
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv_queue;
+
+    REQUIRE_RETURN(VipCreateCQ(here.nic, 4, &cq), VIP_SUCCESS);
+    const unsigned long long begin_ms = now_ms();
+    CHECK_RETURN(VipCQWait(cq, NAP_MS, &vi, &recv_queue), VIP_TIMEOUT);
+    CHECK(now_ms() - begin_ms >= NAP_MS - 1, "the CQ wait lasted");
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+}
+
+typedef struct {
+    VIP_CQ_HANDLE cq;
+    VIP_RETURN answer;
+} Waiter;
+
+static void *wait_for_ever(void *argument)
+{
+    Waiter *waiter = argument;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv_queue;
+
+    waiter->answer = VipCQWait(waiter->cq, VIP_INFINITE, &vi, &recv_queue);
+    return NULL;
+}
+
+/* Closing a NIC takes its completion queues away, and ends who waits on them. */
+static void closing_with_a_queue(void)
+{
+    const struct timespec nap = {0, 50000000};
+    Waiter waiter = {NULL, VIP_NOT_DONE};
+    pthread_t thread;
+    Device closed;
+
+    device_open(&closed);
+    REQUIRE_RETURN(VipCreateCQ(closed.nic, 4, &waiter.cq), VIP_SUCCESS);
+    REQUIRE(pthread_create(&thread, NULL, wait_for_ever, &waiter) == 0, "a thread");
+    /* Time for the thread to go to sleep; what is checked holds also if it has not. */
+    nanosleep(&nap, NULL);
+    CHECK_RETURN(VipCloseNic(closed.nic), VIP_SUCCESS);
+    pthread_join(thread, NULL);
+    CHECK_RETURN(waiter.answer, INVALID);
+    CHECK_RETURN(VipDestroyCQ(waiter.cq), INVALID);
+}
+
+static void as_many_as_the_nic_has(void)
+{
+    VIP_CQ_HANDLE queues[MOST];
+    VIP_ULONG count = 0;
+    VIP_RETURN answer;
+    Device small;
+
+    device_open_named(&small, "SMALL");
+    CHECK_RETURN(VipCreateCQ(small.nic, small.attributes.MaxCQEntries + 1, &queues[0]),
+                 VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipCreateCQ(small.nic, ~0ul, &queues[0]), VIP_ERROR_RESOURCE);
+    while ((answer = VipCreateCQ(small.nic, small.attributes.MaxCQEntries, &queues[count])) ==
+           VIP_SUCCESS)
+        count++;
+    CHECK(answer == VIP_ERROR_RESOURCE && count == small.attributes.MaxCQ,
+          "%lu completion queues, then %s", count, return_name((int)answer));
+    while (count > 0)
+        CHECK_RETURN(VipDestroyCQ(queues[--count]), VIP_SUCCESS);
+    device_close(&small);
+}
+
+/* A VI keeps its completion queue busy, whichever of its queues it is. */
+static void a_queue_that_is_used_stays(void)
+{
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE vi;
+
+    REQUIRE_RETURN(VipCreateCQ(here.nic, 4, &cq), VIP_SUCCESS);
+    for (unsigned n = 0; n < 2; n++) {
+        REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, n == 0 ? cq : NULL, n == 1 ? cq : NULL,
+                                   &vi),
+                       VIP_SUCCESS);
+        CHECK_RETURN(VipDestroyCQ(cq), VIP_ERROR_RESOURCE);
+        CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
+    }
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+}
+
+/* Another number of entries while some are there: none is lost, however small the queue gets. */
+static void resizing(void)
+{
+    enum { COUNT = 12 };
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    VIP_DESCRIPTOR *recvs[COUNT], *done;
+    VIP_VI_HANDLE vi, from;
+    VIP_BOOLEAN recv_queue;
+    VIP_CQ_HANDLE cq;
+
+    REQUIRE_RETURN(VipCreateCQ(here.nic, 1, &cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, cq, &vi), VIP_SUCCESS);
+    CHECK_RETURN(VipResizeCQ(cq, 0), INVALID);
+    CHECK_RETURN(VipResizeCQ(NULL, 8), INVALID);
+    CHECK_RETURN(VipResizeCQ((VIP_CQ_HANDLE)vi, 8), INVALID);
+    CHECK_RETURN(VipResizeCQ(cq, here.attributes.MaxCQEntries + 1), VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipResizeCQ(cq, ~0ul), VIP_ERROR_RESOURCE);
+    CHECK_RETURN(VipResizeCQ(cq, 1000), VIP_SUCCESS);
+    for (unsigned n = 0; n < COUNT; n++) {
+        recvs[n] = arena_descriptor(&mine, 0);
+        CHECK_RETURN(VipPostRecv(vi, recvs[n], mine.handle), VIP_SUCCESS);
+    }
+    CHECK_RETURN(VipResizeCQ(cq, 1), VIP_SUCCESS);
+    CHECK_RETURN(VipDisconnect(vi), VIP_SUCCESS);
+    for (unsigned n = 0; n < COUNT; n++) {
+        CHECK_RETURN(VipResizeCQ(cq, n % 2 == 0 ? 1 : 500), VIP_SUCCESS);
+        CHECK(VipCQDone(cq, &from, &recv_queue) == VIP_SUCCESS && from == vi && recv_queue,
+              "entry %u is there", n);
+        CHECK(VipRecvDone(vi, &done) == VIP_DESCRIPTOR_ERROR && done == recvs[n],
+              "and stands for descriptor %u", n);
+    }
+    CHECK_RETURN(VipCQDone(cq, &from, &recv_queue), VIP_NOT_DONE);
+    CHECK_RETURN(VipDestroyVi(vi), VIP_SUCCESS);
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+    CHECK_RETURN(VipResizeCQ(cq, 8), INVALID);
+}
+
+typedef struct {
+    VIP_CQ_HANDLE cq;
+    VIP_VI_HANDLE vi;
+    unsigned messages, wrong;
+} Collector;
+
+/* Waits for one entry after the other, and takes its descriptor. */
+static void *collect(void *argument)
+{
+    Collector *collector = argument;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv_queue;
+    VIP_DESCRIPTOR *done;
+
+    for (unsigned n = 0; n < collector->messages; n++) {
+        if (VipCQWait(collector->cq, WAIT_MS, &vi, &recv_queue) != VIP_SUCCESS ||
+            vi != collector->vi || !recv_queue || VipRecvDone(vi, &done) != VIP_SUCCESS ||
+            done->CS.Length != n % 64)
+            collector->wrong++;
+    }
+    return NULL;
+}
+
+/* The same while messages come and another thread waits for them. */
+static void resizing_while_messages_come(void)
+{
+    enum { MESSAGES = 64 };
+    VIP_VI_ATTRIBUTES attributes = vi_attributes(&here, &plain);
+    VIP_DESCRIPTOR *send = arena_descriptor(&theirs, 1);
+    unsigned char *data = arena_bytes(&theirs, 64), *target = arena_bytes(&mine, 64);
+    Collector collector = {.messages = MESSAGES};
+    pthread_t thread;
+    Pair pair;
+
+    REQUIRE_RETURN(VipCreateCQ(here.nic, 1, &collector.cq), VIP_SUCCESS);
+    REQUIRE_RETURN(VipCreateVi(here.nic, &attributes, NULL, collector.cq, &pair.client),
+                   VIP_SUCCESS);
+    collector.vi = pair.client;
+    pair.server = server_create(&plain);
+    for (unsigned n = 0; n < MESSAGES; n++) {
+        VIP_DESCRIPTOR *recv = arena_descriptor(&mine, 1);
+        describe(recv, target, mine.handle, 64);
+        CHECK_RETURN(VipPostRecv(pair.client, recv, mine.handle), VIP_SUCCESS);
+    }
+    pair_connect(&pair);
+    REQUIRE(pthread_create(&thread, NULL, collect, &collector) == 0, "a thread");
+    for (unsigned n = 0; n < MESSAGES; n++) {
+        describe(send, data, theirs.handle, n % 64);
+        CHECK_RETURN(VipPostSend(pair.server, send, theirs.handle), VIP_SUCCESS);
+        CHECK_RETURN(VipResizeCQ(collector.cq, 1 + n * 7 % 50), VIP_SUCCESS);
+        sent(pair.server, send);
+    }
+    pthread_join(thread, NULL);
+    CHECK(collector.wrong == 0, "%u entries, in order (%u wrong)", MESSAGES, collector.wrong);
+    pair_close(&pair);
+    CHECK_RETURN(VipDestroyCQ(collector.cq), VIP_SUCCESS);
+}
+
+static const Test tests[] = {
+    TEST(arguments, .clauses = "3.5.7 3.5.8 3.6.1 3.6.2",
+         .answers = "VipCreateCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE;"
+                    "VipDestroyCQ SUCCESS INVALID_PARAMETER;"
+                    "VipCQDone NOT_DONE INVALID_PARAMETER; VipCQWait TIMEOUT INVALID_PARAMETER"),
+    TEST(entries_of_both_queues, .clauses = "3.5.7 3.5.8 3.6.2 6.1",
+         .answers = "VipCQWait SUCCESS; VipCQDone SUCCESS NOT_DONE; VipDestroyCQ ERROR_RESOURCE;"
+                    "VipRecvWait ERROR_RESOURCE; VipSendWait ERROR_RESOURCE"),
+    TEST(waiting, .clauses = "3.5.8", .answers = "VipCQWait TIMEOUT"),
+    TEST(closing_with_a_queue, .clauses = "3.1.2", .answers = "VipDestroyCQ INVALID_PARAMETER"),
+    TEST(as_many_as_the_nic_has, .clauses = "3.6.1 3.7.1",
+         .answers = "VipCreateCQ SUCCESS ERROR_RESOURCE"),
+    TEST(resizing, .clauses = "3.6.3",
+         .answers = "VipResizeCQ SUCCESS INVALID_PARAMETER ERROR_RESOURCE"),
+    TEST(resizing_while_messages_come, .clauses = "3.6.3 6.1", .answers = "VipResizeCQ SUCCESS"),
+    TEST(a_queue_that_is_used_stays, .clauses = "3.6.2", .answers = "VipDestroyCQ ERROR_RESOURCE"),
+};
+
+SUITE_MAIN(tests)

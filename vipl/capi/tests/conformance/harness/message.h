@@ -1,0 +1,71 @@
+/* One call on its way to the far process and back; see far.h. */
+#ifndef MESSAGE_H
+#define MESSAGE_H
+
+#include <vipl.h>
+
+#include "address.h"
+
+enum { MESSAGE_HANDLES = 3, NIC_ADDRESS_BYTES = 24, NAME_BYTES = 64 };
+
+enum Call {
+    OPEN_NIC,
+    CLOSE_NIC,
+    CREATE_VI,
+    DESTROY_VI,
+    QUERY_VI,
+    SET_VI_ATTRIBUTES,
+    CONNECT_WAIT,
+    CONNECT_ACCEPT,
+    CONNECT_REJECT,
+    CONNECT_REQUEST,
+    CONNECT_PEER_REQUEST,
+    CONNECT_PEER_DONE,
+    CONNECT_PEER_WAIT,
+    DISCONNECT,
+    CREATE_PTAG,
+    DESTROY_PTAG,
+    REGISTER_MEM,
+    DEREGISTER_MEM,
+    POST_SEND,
+    SEND_DONE,
+    SEND_WAIT,
+    POST_RECV,
+    RECV_DONE,
+    RECV_WAIT,
+    CQ_DONE,
+    CQ_WAIT,
+    CREATE_CQ,
+    DESTROY_CQ,
+    ERRORS_CATCH,
+    ERRORS_FORGET,
+    ERROR_WAIT,
+    ERRORS_OF
+};
+
+typedef struct {
+    enum Call call;
+    VIP_RETURN answer;
+    VIP_PVOID handles[MESSAGE_HANDLES]; /* in the order of the call's parameters */
+    VIP_PVOID out;                      /* a handle that comes back */
+    VIP_PVOID address;                  /* memory, or a descriptor in and out */
+    VIP_ULONG number;                   /* time-out, bytes, entries */
+    VIP_MEM_HANDLE memory;
+    VIP_BOOLEAN flags[2];
+    VIP_VI_STATE state;
+    Address local, remote;
+    VIP_VI_ATTRIBUTES vi_attributes;
+    VIP_MEM_ATTRIBUTES mem_attributes;
+    VIP_NIC_ATTRIBUTES nic_attributes;
+    VIP_UINT8 nic_address[NIC_ADDRESS_BYTES];
+    VIP_CHAR name[NAME_BYTES];
+    VIP_ERROR_CODE code;
+    VIP_ERROR_DESCRIPTOR error;
+} Message;
+
+/* Near: has the call made, and waits for its answer. */
+VIP_RETURN far_ask(Message *message);
+/* Far: makes the call. */
+void message_answer(Message *message);
+
+#endif

@@ -1,0 +1,140 @@
+#include "spoil.h"
+
+#include "suite.h"
+
+static void reserved_control(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.Control |= 0x0010;
+}
+
+static void reserved_field(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.Reserved = 1;
+}
+
+static void reserved_operation(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.Control |= VIP_CONTROL_OP_RESERVED;
+}
+
+static void operation_of_senders(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.Control |= VIP_CONTROL_OP_RDMAWRITE;
+}
+
+static void wrong_length(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.Length++;
+}
+
+static void missing_handle(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->DS[0].Local.Handle = 0;
+}
+
+static void other_handle(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->DS[0].Local.Handle += 0x10001;
+}
+
+static void foreign_tag(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    describe_segment(d, 0, f->base, f->handle, d->DS[0].Local.Length);
+}
+
+static void outside_region(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->DS[0].Local.Data.AddressBits += 1u << 30;
+}
+
+static void wrapping(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->DS[0].Local.Data.AddressBits = ~0ull - 7;
+}
+
+static void too_long(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.Length = d->DS[0].Local.Length = 65537;
+}
+
+static void too_many_segments(VIP_DESCRIPTOR *d, const Arena *f)
+{
+    (void)f;
+    d->CS.SegCount = 0xFFFF;
+}
+
+const Fault send_faults[] = {
+    {"reserved Control bit", VIP_STATUS_FORMAT_ERROR, reserved_control},
+    {"reserved field", VIP_STATUS_FORMAT_ERROR, reserved_field},
+    {"reserved operation", VIP_STATUS_FORMAT_ERROR, reserved_operation},
+    {"Length that is not the sum", VIP_STATUS_LENGTH_ERROR, wrong_length},
+    {"memory handle 0", VIP_STATUS_PROTECTION_ERROR, missing_handle},
+    {"made-up memory handle", VIP_STATUS_PROTECTION_ERROR, other_handle},
+    {"memory of another tag", VIP_STATUS_PROTECTION_ERROR, foreign_tag},
+    {"memory outside the region", VIP_STATUS_PROTECTION_ERROR, outside_region},
+    {"address that wraps round", VIP_STATUS_PROTECTION_ERROR, wrapping},
+    {"more than MaxTransferSize", VIP_STATUS_LENGTH_ERROR, too_long},
+    {"too many segments", VIP_STATUS_LENGTH_ERROR, too_many_segments},
+};
+const unsigned send_fault_count = sizeof send_faults / sizeof send_faults[0];
+
+const Fault recv_faults[] = {
+    {"reserved Control bit", VIP_STATUS_FORMAT_ERROR, reserved_control},
+    {"reserved field", VIP_STATUS_FORMAT_ERROR, reserved_field},
+    {"RDMA in the receive queue", VIP_STATUS_FORMAT_ERROR, operation_of_senders},
+    {"made-up memory handle", VIP_STATUS_PROTECTION_ERROR, other_handle},
+    {"memory of another tag", VIP_STATUS_PROTECTION_ERROR, foreign_tag},
+    {"memory outside the region", VIP_STATUS_PROTECTION_ERROR, outside_region},
+};
+const unsigned recv_fault_count = sizeof recv_faults / sizeof recv_faults[0];
+
+bool errors_break(void)
+{
+    return test_level() != VIP_SERVICE_UNRELIABLE;
+}
+
+bool senders_are_told(void)
+{
+    return test_level() == VIP_SERVICE_RELIABLE_RECEPTION;
+}
+
+void broken(const Pair *pair, const char *what)
+{
+    CHECK(vi_reaches(pair->client, VIP_STATE_ERROR), "%s: the Error state here", what);
+    CHECK(vi_reaches(pair->server, VIP_STATE_ERROR), "%s: the Error state there", what);
+    CHECK(error_expected(pair->client, VIP_ERROR_CONN_LOST, NULL), "%s: CONN_LOST here", what);
+    CHECK(error_expected(pair->server, VIP_ERROR_CONN_LOST, NULL), "%s: CONN_LOST there", what);
+}
+
+void pair_after_error(Pair *pair, const char *what)
+{
+    if (errors_break()) {
+        broken(pair, what);
+    } else {
+        CHECK(vi_state(pair->client) == VIP_STATE_CONNECTED, "%s: Connected here", what);
+        CHECK(vi_state(pair->server) == VIP_STATE_CONNECTED, "%s: Connected there", what);
+        CHECK(errors_of(pair->client, VIP_ERROR_CONN_LOST) == 0 &&
+                  errors_of(pair->server, VIP_ERROR_CONN_LOST) == 0,
+              "%s: nobody lost the connection", what);
+        pair_works(pair, what);
+    }
+    pair_close(pair);
+}
+
+void check_sender(VIP_UINT32 status, VIP_UINT32 at_reliable_reception, const char *what)
+{
+    const VIP_UINT32 expected = senders_are_told() ? at_reliable_reception : 0;
+
+    CHECK((status & VIP_STATUS_ERROR_MASK) == expected, "%s: the sender's status is 0x%08X", what,
+          status);
+}

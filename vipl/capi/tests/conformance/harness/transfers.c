@@ -1,0 +1,219 @@
+#include "transfers.h"
+
+#include <string.h>
+
+#include "suite.h"
+
+void messages_of_all_sizes(void)
+{
+    static const size_t sizes[] = {0, 1, 3, 4, 63, 64, 1423, 1424, 1425, 2048, 4096, 65535, 131072};
+    const PairOptions options = {.reliability = test_level(), .max_transfer_bytes = 131072};
+    VIP_DESCRIPTOR *send = arena_descriptor(&mine, 1), *recv = arena_descriptor(&theirs, 1);
+    unsigned char *data = arena_bytes(&mine, 131072), *target = arena_bytes(&theirs, 131072);
+    Pair pair;
+
+    pair_open(&pair, &options);
+    for (unsigned n = 0; n < sizeof sizes / sizeof sizes[0]; n++) {
+        const bool immediate = n % 2 == 1;
+
+        fill(data, sizes[n], n);
+        memset(target, 0, 131072);
+        describe(recv, target, theirs.handle, 131072);
+        describe(send, data, mine.handle, sizes[n]);
+        if (immediate)
+            with_immediate(send, 0xC0DE0000u + n);
+        CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
+        CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
+        VIP_UINT32 status = sent(pair.client, send);
+        CHECK((status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_SEND && send->CS.Length == sizes[n],
+              "%zu bytes: the send tells what it did", sizes[n]);
+        status = received(pair.server, recv);
+        CHECK((status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_RECEIVE && recv->CS.Length == sizes[n],
+              "%zu bytes: the receive tells what it got", sizes[n]);
+        CHECK(((status & VIP_STATUS_IMMEDIATE) != 0) == immediate &&
+                  (!immediate || recv->CS.ImmediateData == 0xC0DE0000u + n),
+              "%zu bytes: immediate data %s", sizes[n], immediate ? "crosses" : "is absent");
+        CHECK(filled(target, sizes[n], n), "%zu bytes: every byte is right", sizes[n]);
+    }
+    pair_close(&pair);
+}
+
+/* Gather and scatter over many segments of uneven and zero length, and over none at all. */
+void many_segments(void)
+{
+    enum { MANY = 252 };
+    const PairOptions options = {.reliability = test_level()};
+    size_t total = 0, offset = 0;
+    VIP_DESCRIPTOR *send = arena_descriptor(&mine, MANY), *recv = arena_descriptor(&theirs, MANY);
+    unsigned char *data = arena_bytes(&mine, 65536), *target = arena_bytes(&theirs, 65536);
+    Pair pair;
+
+    pair_open(&pair, &options);
+    for (unsigned n = 0; n < MANY; n++) {
+        describe_segment(send, n, data + total, mine.handle, n % 7);
+        total += n % 7;
+    }
+    for (unsigned n = 0; n < MANY - 1; n++) {
+        describe_segment(recv, n, target + offset, theirs.handle, n % 5);
+        offset += n % 5;
+    }
+    describe_segment(recv, MANY - 1, target + offset, theirs.handle, 1000);
+    fill(data, total, 9);
+    send->CS.SegCount = recv->CS.SegCount = MANY;
+    send->CS.Length = (VIP_UINT32)total;
+    CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
+    CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
+    sent(pair.client, send);
+    received(pair.server, recv);
+    CHECK(recv->CS.Length == total && filled(target, total, 9), "252 segments, %zu bytes", total);
+
+    memset(send, 0, sizeof *send);
+    memset(recv, 0, sizeof *recv);
+    with_immediate(send, 0xFFFFFFFFu);
+    CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
+    CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
+    sent(pair.client, send);
+    VIP_UINT32 status = received(pair.server, recv);
+    CHECK(recv->CS.Length == 0 && (status & VIP_STATUS_IMMEDIATE) &&
+              recv->CS.ImmediateData == 0xFFFFFFFFu,
+          "no segments, immediate data alone");
+    pair_close(&pair);
+}
+
+/* Bits and fields of posted descriptors that mean nothing there. */
+void fields_that_do_not_matter(void)
+{
+    const PairOptions options = {.reliability = test_level()};
+    VIP_DESCRIPTOR *send = arena_descriptor(&mine, 1), *recv = arena_descriptor(&theirs, 1);
+    unsigned char *data = arena_bytes(&mine, 64), *target = arena_bytes(&theirs, 64);
+    Pair pair;
+
+    pair_open(&pair, &options);
+    fill(data, 64, 3);
+    describe(recv, target, theirs.handle, 64);
+    recv->CS.Control = VIP_CONTROL_IMMEDIATE | VIP_CONTROL_QFENCE;
+    recv->CS.Next.AddressBits = 0xDEADBEEFDEADBEEFull;
+    recv->CS.NextHandle = 0xABADCAFE;
+    recv->CS.Length = 0x12345678;
+    recv->CS.Status = 0xFFFFFFFF;
+    describe(send, data, mine.handle, 64);
+    send->CS.Control |= VIP_CONTROL_QFENCE;
+    send->CS.Next.AddressBits = 1;
+    send->CS.NextHandle = 2;
+    CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
+    CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
+    sent(pair.client, send);
+    VIP_UINT32 status = received(pair.server, recv);
+    CHECK((status & VIP_STATUS_ERROR_MASK) == 0 && !(status & VIP_STATUS_IMMEDIATE) &&
+              recv->CS.Length == 64 && filled(target, 64, 3),
+          "Control, Next, Length of a posted receive do not matter");
+    pair_close(&pair);
+}
+
+/* Spins until the queue gives a descriptor. */
+static VIP_RETURN spin(VIP_RETURN (*collect)(VIP_VI_HANDLE, VIP_DESCRIPTOR **), VIP_VI_HANDLE vi,
+                       VIP_DESCRIPTOR **done)
+{
+    const unsigned long long deadline_ms = now_ms() + WAIT_MS;
+    VIP_RETURN answer;
+
+    do {
+        answer = collect(vi, done);
+    } while (answer == VIP_NOT_DONE && now_ms() < deadline_ms);
+    return answer;
+}
+
+static VIP_RETURN send_done(VIP_VI_HANDLE vi, VIP_DESCRIPTOR **done)
+{
+    return VipSendDone(vi, done);
+}
+
+static VIP_RETURN recv_done(VIP_VI_HANDLE vi, VIP_DESCRIPTOR **done)
+{
+    return VipRecvDone(vi, done);
+}
+
+/* Many messages in flight: order is kept, nothing is lost. */
+void in_order(void)
+{
+    enum { DEPTH = 16, BYTES = 256 };
+    const unsigned messages = small_counts() || far_exists() ? 64 : 4096;
+    const PairOptions options = {.reliability = test_level()};
+    VIP_DESCRIPTOR *sends[DEPTH], *recvs[DEPTH];
+    unsigned char *data[DEPTH], *target[DEPTH];
+    unsigned wrong = 0;
+    Pair pair;
+
+    pair_open(&pair, &options);
+    for (unsigned n = 0; n < DEPTH; n++) {
+        sends[n] = arena_descriptor(&mine, 1);
+        recvs[n] = arena_descriptor(&theirs, 1);
+        data[n] = arena_bytes(&mine, BYTES);
+        target[n] = arena_bytes(&theirs, BYTES);
+    }
+    for (unsigned first = 0; first < messages; first += DEPTH) {
+        for (unsigned n = 0; n < DEPTH; n++) {
+            describe(recvs[n], target[n], theirs.handle, BYTES);
+            wrong += VipPostRecv(pair.server, recvs[n], theirs.handle) != VIP_SUCCESS;
+        }
+        for (unsigned n = 0; n < DEPTH; n++) {
+            fill(data[n], BYTES, first + n);
+            describe(sends[n], data[n], mine.handle, BYTES);
+            wrong += VipPostSend(pair.client, sends[n], mine.handle) != VIP_SUCCESS;
+        }
+        for (unsigned n = 0; n < DEPTH; n++) {
+            VIP_DESCRIPTOR *done = NULL;
+            wrong += spin(send_done, pair.client, &done) != VIP_SUCCESS || done != sends[n];
+            wrong += spin(recv_done, pair.server, &done) != VIP_SUCCESS || done != recvs[n] ||
+                     !filled(target[n], BYTES, first + n);
+        }
+    }
+    CHECK(wrong == 0, "%u messages, 16 at a time: in order and whole (%u wrong)", messages, wrong);
+    pair_close(&pair);
+}
+
+/* RDMA writes: silent without immediate data, a completion with it, flags may be polled. */
+void rdma_writes(void)
+{
+    enum { BYTES = 20000 };
+    const PairOptions options = {.reliability = test_level(), .server_rdma_write = VIP_TRUE};
+    VIP_DESCRIPTOR *write = arena_descriptor(&mine, 2), *recv = arena_descriptor(&theirs, 1), *done;
+    unsigned char *data = arena_bytes(&mine, BYTES), *target = exposed.base + 24;
+    Pair pair;
+
+    pair_open(&pair, &options);
+    fill(data, BYTES, 5);
+    describe_write(write, data, mine.handle, BYTES, target, exposed.handle);
+    CHECK_RETURN(VipPostSend(pair.client, write, mine.handle), VIP_SUCCESS);
+    VIP_UINT32 status = sent(pair.client, write);
+    CHECK((status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_RDMA_WRITE, "the write tells what it did");
+    const unsigned long long deadline_ms = now_ms() + WAIT_MS;
+    const volatile unsigned char *last = target + BYTES - 1;
+    unsigned char wanted[BYTES];
+    fill(wanted, BYTES, 5);
+    while (*last != wanted[BYTES - 1] && now_ms() < deadline_ms) {
+    }
+    CHECK(filled(target, BYTES, 5), "when the last byte is there, all are, with no call there");
+    CHECK(exposed.base[23] == 0 && target[BYTES] == 0, "and no byte beside them");
+    CHECK_RETURN(VipRecvDone(pair.server, &done), VIP_DESCRIPTOR_ERROR);
+    CHECK(done == NULL, "a plain write takes no descriptor");
+
+    describe(recv, exposed.base + 32768, exposed.handle, 0);
+    CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
+    fill(data, BYTES, 6);
+    describe_write(write, data, mine.handle, BYTES, target, exposed.handle);
+    with_immediate(write, 0x89ABCDEF);
+    CHECK_RETURN(VipPostSend(pair.client, write, mine.handle), VIP_SUCCESS);
+    sent(pair.client, write);
+    status = received(pair.server, recv);
+    CHECK((status & VIP_STATUS_OP_MASK) == VIP_STATUS_OP_REMOTE_RDMA_WRITE &&
+              (status & VIP_STATUS_IMMEDIATE) && recv->CS.ImmediateData == 0x89ABCDEF &&
+              recv->CS.Length == BYTES && filled(target, BYTES, 6),
+          "a write with immediate data completes a receive");
+
+    describe_write(write, data, mine.handle, 0, target, exposed.handle);
+    CHECK_RETURN(VipPostSend(pair.client, write, mine.handle), VIP_SUCCESS);
+    CHECK((sent(pair.client, write) & VIP_STATUS_ERROR_MASK) == 0, "a write of nothing is legal");
+    pair_works(&pair, "after the writes");
+    pair_close(&pair);
+}
