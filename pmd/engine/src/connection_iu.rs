@@ -129,6 +129,9 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return;
         }
+        if !self.may_connect(frame.fc.s_id) {
+            return;
+        }
         match iu.header.opcode {
             Opcode::ConnectRequest => self.handle_connect_request(now_ns, frame, iu, host),
             Opcode::ConnectResponse1 => self.handle_response1(now_ns, frame, iu, host),

@@ -92,6 +92,8 @@ counters! {
     PeerCrossed => "peer_crossed",
     /// Peer requests of ours that went back into the pool because half a connection failed.
     PeerReturned => "peer_returned",
+    /// Connection IUs of ports that are not logged in.
+    DropNotLoggedIn => "drop_not_logged_in",
     /// Connection IUs that fit no procedure of ours.
     DropStrayConnect => "drop_stray_connect",
     /// Disconnects given up without a response.

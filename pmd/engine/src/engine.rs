@@ -10,6 +10,7 @@ use crate::endpoint::{Endpoint, EndpointState, Phase, ViParams};
 use crate::exchange::ExchangePool;
 use crate::host::Host;
 use crate::liveness::Peer;
+use crate::logins::Logins;
 use crate::timer::{TimerKey, TimerTable};
 
 /// The number of a VI in its engine.
@@ -44,6 +45,8 @@ pub struct Engine {
     pub(crate) next_peer_request: u64,
     pub(crate) next_generation: u32,
     pub(crate) probing: bool,
+    /// `None` where every port may connect.
+    pub(crate) logins: Option<Logins>,
 }
 
 impl Engine {
@@ -69,6 +72,7 @@ impl Engine {
             next_peer_request: 0,
             next_generation: (first >> 16) as u32,
             probing: false,
+            logins: None,
             config,
         }
     }

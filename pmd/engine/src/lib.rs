@@ -18,6 +18,7 @@
 //! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
 //! | `connection_iu` | the frames of these procedures |
 //! | `port_lost` | the port itself failed |
+//! | `logins` | who may connect where ports find each other; another address for ourselves |
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
@@ -33,6 +34,7 @@ mod disconnect;
 mod endpoint;
 mod exchange;
 mod liveness;
+mod logins;
 mod port_lost;
 mod receive;
 mod timer;

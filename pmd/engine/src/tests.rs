@@ -9,6 +9,7 @@ mod data;
 mod disconnect;
 mod errors;
 mod liveness;
+mod logins;
 mod peer;
 mod peer_crossed;
 mod peer_pool;
