@@ -19,3 +19,4 @@ mod receive_checks;
 mod reception;
 mod simulation;
 mod states;
+mod vn2vn;
