@@ -48,6 +48,14 @@ pub enum Field {
     ElsPayload,
     /// The command code of an extended link service.
     ElsCommand,
+    /// The FIP version.
+    FipVersion,
+    /// The length of a FIP descriptor list.
+    FipLength,
+    /// Opcode and subcode of a FIP frame.
+    FipOperation,
+    /// A FIP descriptor.
+    FipDescriptor,
 }
 
 impl fmt::Display for Field {
@@ -74,6 +82,10 @@ impl fmt::Display for Field {
             Field::Reliability => "reliability",
             Field::ElsPayload => "ELS payload",
             Field::ElsCommand => "ELS command",
+            Field::FipVersion => "FIP version",
+            Field::FipLength => "FIP descriptor list",
+            Field::FipOperation => "FIP operation",
+            Field::FipDescriptor => "FIP descriptor",
         })
     }
 }
@@ -98,6 +110,10 @@ pub enum Reason {
     BadCrc,
     /// Text that is not of this form.
     BadSyntax,
+    /// It must be there and is not.
+    Missing,
+    /// It is there twice.
+    Repeated,
 }
 
 impl fmt::Display for Reason {
@@ -111,6 +127,8 @@ impl fmt::Display for Reason {
             Reason::Reserved => "is reserved",
             Reason::BadCrc => "is wrong",
             Reason::BadSyntax => "is not written correctly",
+            Reason::Missing => "is missing",
+            Reason::Repeated => "is repeated",
         })
     }
 }
@@ -147,7 +165,7 @@ pub enum EmitError {
         /// How many are needed.
         needed_bytes: usize,
     },
-    /// No FCoE frame has this length.
+    /// No frame of this kind has this length.
     FrameLength {
         /// The length that was asked for.
         frame_bytes: usize,
@@ -164,7 +182,7 @@ impl fmt::Display for EmitError {
                 )
             }
             EmitError::FrameLength { frame_bytes } => {
-                write!(f, "no FCoE frame has {frame_bytes} bytes")
+                write!(f, "no frame of this kind has {frame_bytes} bytes")
             }
         }
     }

@@ -12,10 +12,10 @@
 //!      EOF, reserved             4               fcoe
 //! ```
 //!
-//! [`frame`] reads and writes whole frames; [`profile`] is the one table of the
-//! values that are our own choice and not taken from a standard. Every type is
-//! read by `parse` and written by `emit`. No input can make either panic, and
-//! neither allocates.
+//! [`frame`] reads and writes whole frames, [`fip`] those of FCoE's control
+//! protocol; [`profile`] is the one table of the values that are our own choice
+//! and not taken from a standard. Every type is read by `parse` and written by
+//! `emit`. No input can make either panic, and neither allocates.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -41,6 +41,7 @@ pub mod error;
 pub mod ethernet;
 pub mod fc;
 pub mod fcoe;
+pub mod fip;
 pub mod flags;
 pub mod frame;
 pub mod iu;

@@ -2,10 +2,10 @@
 //! must be what we read.
 
 mod common;
+#[path = "common/judge.rs"]
+mod judge;
 
-use std::io::ErrorKind;
 use std::path::Path;
-use std::process::Command;
 
 use common::golden_frames;
 use fcvi_frame::connect::{ConnectRequest, ConnectResponse};
@@ -16,6 +16,7 @@ use fcvi_frame::fcoe::{Eof, MAX_DATA_FIELD_BYTES, Sof};
 use fcvi_frame::frame::{FrameHeader, FrameView, HeaderTemplate, PerFrame, seal};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::{MacAddress, profile};
+use judge::{ask_tshark, write_pcap};
 
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 const GENERATED_FRAMES: usize = 300;
@@ -196,59 +197,6 @@ fn with_tag(bytes: &[u8]) -> Vec<u8> {
     tagged.extend_from_slice(&[0x81, 0x00, 0x60, 0x2A]);
     tagged.extend_from_slice(&bytes[12..]);
     tagged
-}
-
-/// The classic capture file: 24 bytes for the file, 16 for each frame.
-fn write_pcap(path: &Path, frames: &[Vec<u8>]) {
-    const MAGIC: u32 = 0xA1B2_C3D4;
-    const LINKTYPE_ETHERNET: u32 = 1;
-    let mut file = Vec::new();
-    let words = |file: &mut Vec<u8>, words: &[u32]| {
-        file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    };
-    let version = 2 | (4 << 16);
-    words(
-        &mut file,
-        &[MAGIC, version, 0, 0, 65_535, LINKTYPE_ETHERNET],
-    );
-    for (number, frame) in frames.iter().enumerate() {
-        let length = frame.len() as u32;
-        words(&mut file, &[number as u32, 0, length, length]);
-        file.extend_from_slice(frame);
-    }
-    std::fs::write(path, file).expect("a capture file can be written");
-}
-
-/// One line for each frame, the fields separated by tabs.
-fn ask_tshark(path: &Path, fields: &[&str]) -> Vec<String> {
-    let mut command = Command::new("tshark");
-    command.args([
-        "-n",
-        "-o",
-        "fc.reassemble:FALSE",
-        "-T",
-        "fields",
-        "-E",
-        "occurrence=f",
-        "-r",
-    ]);
-    command.arg(path);
-    for field in fields {
-        command.args(["-e", field]);
-    }
-    let output = match command.output() {
-        Ok(output) => output,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            panic!(
-                "tshark is not installed, and this test needs its judgement: apt-get install tshark"
-            )
-        }
-        Err(error) => panic!("tshark cannot be run: {error}"),
-    };
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tshark failed: {errors}");
-    let lines = String::from_utf8(output.stdout).expect("tshark writes text");
-    lines.lines().map(str::to_string).collect()
 }
 
 #[test]

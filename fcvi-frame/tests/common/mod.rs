@@ -1,5 +1,9 @@
 //! The golden frames, one per commented hex file.
 
+mod hex;
+
+use hex::from_hex;
+
 macro_rules! golden {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_str!(concat!("../../testdata/", $name, ".hex")))),*]
@@ -33,17 +37,5 @@ pub(crate) fn golden_frames() -> Vec<(&'static str, Vec<u8>)> {
     FILES
         .iter()
         .map(|(name, text)| (*name, from_hex(name, text)))
-        .collect()
-}
-
-/// Pairs of digits; `#` begins a comment.
-fn from_hex(name: &str, text: &str) -> Vec<u8> {
-    text.lines()
-        .flat_map(|line| line.split('#').take(1))
-        .flat_map(str::split_ascii_whitespace)
-        .map(|pair| match (pair.len(), u8::from_str_radix(pair, 16)) {
-            (2, Ok(byte)) => byte,
-            _ => panic!("{name}.hex: {pair:?} is not a byte"),
-        })
         .collect()
 }

@@ -1,25 +1,34 @@
 //! Every drop and every event of the engine, with its reason.
 
+/// An enum of counters with their names: `What of it => "name",`.
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// What the engine counts.
+    (
+        #[doc = $what:literal] $counter:ident:
+        $($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+
+    ) => {
+        #[doc = $what]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Counter { $($(#[doc = $doc])+ $variant,)+ }
+        pub enum $counter { $($(#[doc = $doc])+ $variant,)+ }
 
-        impl Counter {
+        impl $counter {
             /// All of them, in the order of their numbers.
-            pub const ALL: &'static [Counter] = &[$(Counter::$variant,)+];
+            pub const ALL: &'static [$counter] = &[$($counter::$variant,)+];
 
             /// The stable name under which it is shown.
             pub const fn name(self) -> &'static str {
-                match self { $(Counter::$variant => $name,)+ }
+                match self { $($counter::$variant => $name,)+ }
             }
         }
     };
 }
 
+pub(crate) use counters;
+
 counters! {
+    /// What the engine counts.
+    Counter:
+
     /// Messages whose last frame was sent.
     TxMessages => "tx_messages",
     /// Data frames sent.

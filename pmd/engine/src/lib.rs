@@ -23,6 +23,7 @@
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
 //! | [`counters`] | every drop and every event, with its reason |
+//! | [`vn2vn`] | [`Vn2vn`]: FIP VN2VN, a machine of its own: our N_Port_ID, and the neighbours |
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -44,6 +45,7 @@ pub mod config;
 pub mod counters;
 pub mod engine;
 pub mod host;
+pub mod vn2vn;
 
 #[cfg(test)]
 mod testkit;
@@ -58,3 +60,4 @@ pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
 pub use host::{AsyncError, Claim, Completion, Host, Operation, SendWork, Status, Transmit};
 pub use transmit::Pumped;
+pub use vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnEvent};

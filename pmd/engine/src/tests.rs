@@ -20,3 +20,4 @@ mod receive_checks;
 mod reception;
 mod simulation;
 mod states;
+mod vn2vn;
