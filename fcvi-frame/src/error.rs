@@ -48,6 +48,8 @@ pub enum Field {
     ElsPayload,
     /// The command code of an extended link service.
     ElsCommand,
+    /// The payload of a basic link service.
+    BlsPayload,
 }
 
 impl fmt::Display for Field {
@@ -74,6 +76,7 @@ impl fmt::Display for Field {
             Field::Reliability => "reliability",
             Field::ElsPayload => "ELS payload",
             Field::ElsCommand => "ELS command",
+            Field::BlsPayload => "BLS payload",
         })
     }
 }
