@@ -114,6 +114,8 @@ impl fmt::Display for RejectReason {
 pub enum RejectExplanation {
     /// Nothing more is said.
     None,
+    /// Service parameters: the options, class 3 among them.
+    Options,
     /// Service parameters: the receive data field size.
     ReceiveSize,
     /// The port name is not the one that it must be.
@@ -150,6 +152,7 @@ impl RejectExplanation {
     pub const fn from_raw(raw: u8) -> Self {
         match raw {
             0x00 => Self::None,
+            0x01 => Self::Options,
             0x07 => Self::ReceiveSize,
             0x0D => Self::InvalidPortName,
             0x0F => Self::CommonParameters,
@@ -172,6 +175,7 @@ impl RejectExplanation {
     pub const fn raw(self) -> u8 {
         match self {
             Self::None => 0x00,
+            Self::Options => 0x01,
             Self::ReceiveSize => 0x07,
             Self::InvalidPortName => 0x0D,
             Self::CommonParameters => 0x0F,
@@ -194,6 +198,7 @@ impl fmt::Display for RejectExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::None => "no explanation",
+            Self::Options => "service options",
             Self::ReceiveSize => "receive data field size",
             Self::InvalidPortName => "invalid port name",
             Self::CommonParameters => "common service parameters",

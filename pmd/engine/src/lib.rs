@@ -21,6 +21,7 @@
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
+//! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with the neighbours, FARP; knows nothing of [`Engine`] |
 //! | [`counters`] | every drop and every event, with its reason |
 #![forbid(unsafe_code)]
 
@@ -42,6 +43,7 @@ pub mod config;
 pub mod counters;
 pub mod engine;
 pub mod host;
+pub mod login;
 
 #[cfg(test)]
 mod testkit;
