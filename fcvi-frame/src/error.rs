@@ -56,6 +56,8 @@ pub enum Field {
     FipOperation,
     /// A FIP descriptor.
     FipDescriptor,
+    /// The payload of a basic link service.
+    BlsPayload,
 }
 
 impl fmt::Display for Field {
@@ -86,6 +88,7 @@ impl fmt::Display for Field {
             Field::FipLength => "FIP descriptor list",
             Field::FipOperation => "FIP operation",
             Field::FipDescriptor => "FIP descriptor",
+            Field::BlsPayload => "BLS payload",
         })
     }
 }

@@ -7,7 +7,7 @@
 //!  14  FCoE header, SOF         14               fcoe
 //!  28  FC header                24               fc
 //!  52  device_header            16 or 32         device_header, iu, flags, reason
-//!      payload and fill         0..              connect, els
+//!      payload and fill         0..              connect, els, bls
 //!      FC CRC                    4               crc
 //!      EOF, reserved             4               fcoe
 //! ```
@@ -33,6 +33,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod bls;
 pub mod connect;
 pub mod crc;
 pub mod device_header;

@@ -30,6 +30,12 @@ const FILES: &[(&str, &str)] = golden![
     "linux_adisc_acc",
     "linux_fcp_data_first",
     "linux_fcp_data_last",
+    "linux_plogi",
+    "linux_plogi_acc",
+    "linux_prli",
+    "linux_prli_acc",
+    "linux_rtv",
+    "linux_rtv_acc",
 ];
 
 /// Name and bytes of every golden frame.

@@ -22,6 +22,7 @@
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
+//! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with the neighbours, FARP; knows nothing of [`Engine`] |
 //! | [`counters`] | every drop and every event, with its reason |
 //! | [`vn2vn`] | [`Vn2vn`]: FIP VN2VN, a machine of its own: our N_Port_ID, and the neighbours |
 #![forbid(unsafe_code)]
@@ -46,6 +47,7 @@ pub mod counters;
 pub mod engine;
 pub mod host;
 pub mod vn2vn;
+pub mod login;
 
 #[cfg(test)]
 mod testkit;
