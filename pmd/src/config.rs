@@ -128,8 +128,21 @@ pub struct NicConfig {
     pub max_stations: u32,
     /// `af_packet`: network interface.
     pub interface: String,
-    /// `af_packet`: our N_Port_ID, or a range of which each program takes a free one.
+    /// `af_packet`: our N_Port_ID, or a range of which each program takes a free one. Without
+    /// it ports find each other: each program gets an N_Port_ID by FIP VN2VN, logs in with its
+    /// neighbours, and learns from them which hosts they are.
     pub n_port_ids: String,
+    /// Discovery: our Port_Name, `"20:00:52:54:00:00:00:01"`, for one program at a time. Default: a
+    /// random one for each opening.
+    pub port_name: Option<String>,
+    /// Discovery: our Node_Name, likewise.
+    pub node_name: Option<String>,
+    /// Discovery: from one beacon to the next; a neighbour that is silent for two and a half of
+    /// these is gone. All ports of a link should have the same. Milliseconds.
+    pub beacon_ms: u64,
+    /// Discovery: opening the NIC waits so long for an N_Port_ID, and a connection request for
+    /// a host that is not known. Milliseconds.
+    pub discovery_ms: u64,
     /// `af_packet`: frames in the receive ring.
     pub rx_frames: u32,
     /// `af_packet`: frames in the send ring.
@@ -217,6 +230,10 @@ impl Default for NicConfig {
             max_stations: 64,
             interface: String::new(),
             n_port_ids: String::new(),
+            port_name: None,
+            node_name: None,
+            beacon_ms: 8000,
+            discovery_ms: 10_000,
             rx_frames: 4096,
             tx_frames: 1024,
             host: None,
@@ -394,6 +411,8 @@ impl NicConfig {
         within("e_d_tov_ms", self.e_d_tov_ms, 1, 3_600_000)?;
         within("r_a_tov_ms", self.r_a_tov_ms(), 1, 3_600_000)?;
         within("ulp_timeout_ms", self.ulp_timeout_ms(), 4, 7_200_000)?;
+        within("beacon_ms", self.beacon_ms, 10, 3_600_000)?;
+        within("discovery_ms", self.discovery_ms, 1, 3_600_000)?;
         within("peer_retry_ms", self.peer_retry_ms, 1, 3_600_000)?;
         within("takeover_us", self.takeover_us, 10, 10_000_000)?;
         within("spin_us", self.spin_us, 0, 10_000_000)?;
@@ -413,12 +432,34 @@ impl NicConfig {
                 "port = \"af_packet\" needs host = \"<our IP address>\"",
             ));
         }
-        if self.n_port_ids.is_empty() {
-            return Err(error(
-                "port = \"af_packet\" needs n_port_ids = \"00.01.01\" or a range \"00.01.01-00.01.08\"",
-            ));
+        if self.discovers() {
+            self.own_names()?;
+            if !self.neighbour.is_empty() {
+                return Err(error(
+                    "neighbour = [...] needs n_port_ids = \"...\": without it, neighbours are found",
+                ));
+            }
+            return Ok(());
         }
         self.own_ids().map(|_| ())
+    }
+
+    /// Do ports of this NIC's network find each other?
+    pub fn discovers(&self) -> bool {
+        self.port == PortKind::AfPacket && self.n_port_ids.is_empty()
+    }
+
+    /// Our Port_Name and Node_Name, as far as they are given.
+    pub(crate) fn own_names(&self) -> Result<(Option<u64>, Option<u64>), ConfigError> {
+        let name = |key, text: &Option<String>| {
+            text.as_deref()
+                .map(|text| parse_name(key, text))
+                .transpose()
+        };
+        Ok((
+            name("port_name", &self.port_name)?,
+            name("node_name", &self.node_name)?,
+        ))
     }
 
     /// R_A_TOV in milliseconds.
@@ -471,6 +512,20 @@ pub fn host_address(ip: IpAddr) -> HostAddress {
         IpAddr::V4(v4) => HostAddress(v4.to_ipv6_mapped().octets()),
         IpAddr::V6(v6) => HostAddress(v6.octets()),
     }
+}
+
+/// A worldwide name: eight bytes in hexadecimal, with or without colons.
+fn parse_name(key: &str, text: &str) -> Result<u64, ConfigError> {
+    let digits: String = text.chars().filter(|c| *c != ':').collect();
+    let name = Some(digits.as_str())
+        .filter(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
+        .filter(|name| *name != 0);
+    name.ok_or_else(|| {
+        error(format!(
+            "{key} = {text:?}: must be eight bytes in hexadecimal, \"20:00:52:54:00:00:00:01\""
+        ))
+    })
 }
 
 /// Ports of one host, at most.

@@ -242,6 +242,25 @@ impl Datapath {
         Transmit::Sent
     }
 
+    /// Sends one frame of another kind, written straight into the port's buffer. What there is no
+    /// room for is lost on the way.
+    pub(crate) fn transmit_other(
+        &mut self,
+        dst: MacAddress,
+        emit: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Transmit {
+        let Some(mut mbuf) = self.buffer(dst) else {
+            return Transmit::NoRoom;
+        };
+        let Some(bytes) = emit(mbuf.buffer_mut()) else {
+            self.port.free(mbuf);
+            return Transmit::Fault;
+        };
+        mbuf.set_len(bytes);
+        self.push(mbuf);
+        Transmit::Sent
+    }
+
     /// Completes the head of a queue: the descriptor's own fields, the slot, the CQ.
     #[inline]
     fn complete(

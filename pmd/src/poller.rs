@@ -8,6 +8,7 @@ use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
 
 use crate::clock::Clock;
 use crate::datapath::Datapath;
+use crate::discovery::Discovery;
 use crate::doorbell::Doorbells;
 use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
@@ -30,6 +31,8 @@ pub(crate) struct Poller {
     pub(crate) engine: Engine,
     pub(crate) path: Datapath,
     pub(crate) neighbours: Neighbours,
+    /// `None` where the network is known.
+    pub(crate) discovery: Option<Box<Discovery>>,
     pub(crate) clock: Clock,
     rx: MbufBatch,
     port_events: Vec<PortEvent>,
@@ -49,12 +52,14 @@ impl Poller {
         engine: Engine,
         path: Datapath,
         neighbours: Neighbours,
+        discovery: Option<Box<Discovery>>,
         claim: Option<OwnedFd>,
     ) -> Self {
         Self {
             engine,
             path,
             neighbours,
+            discovery,
             clock: Clock::new(),
             rx: MbufBatch::new(),
             port_events: Vec::with_capacity(64),
@@ -112,6 +117,11 @@ impl Poller {
                 .handle_timeout(now_ns, TIMER_BUDGET, &mut self.path);
             worked = true;
         }
+        let has_stranger = self.engine.has_stranger();
+        if (self.discovery.as_ref()).is_some_and(|d| has_stranger || d.is_due(now_ns)) {
+            self.serve_discovery(now_ns);
+            worked = true;
+        }
         if self.path.port.events(&mut self.port_events) {
             self.port_events(now_ns);
             worked = true;
@@ -145,9 +155,19 @@ impl Poller {
             }
         }
         let waiting = self.path.run.len();
+        let mut discovered = false;
         for mbuf in self.rx.iter() {
+            if let Some(discovery) = &mut self.discovery
+                && discovery.takes(now_ns, mbuf.bytes())
+            {
+                discovered = true;
+                continue;
+            }
             self.engine
                 .handle_frame(now_ns, mbuf.bytes(), &mut self.path);
+        }
+        if discovered {
+            self.serve_discovery(now_ns);
         }
         if self.path.run.len() > waiting {
             // A peer waits for what it read, or a descriptor for the end of another one.

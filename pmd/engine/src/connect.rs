@@ -168,10 +168,13 @@ impl Engine {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        link: Link,
+        mut link: Link,
         first_msg_id: u32,
         expected: u32,
     ) {
+        let agreed_bytes = self.data_field_bytes(link.peer);
+        let receive_bytes = &mut link.remote.receive_data_field_bytes;
+        *receive_bytes = agreed_bytes.min(*receive_bytes);
         let peer_index = self.adopt_peer(now_ns, link.peer);
         let Some(level) = self.level_of(vi) else {
             return;

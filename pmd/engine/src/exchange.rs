@@ -1,6 +1,7 @@
 //! OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again [FCVI P-10].
 //!
-//! OX_IDs go round-robin through 0x0000..=0xFFFE. Each remembers the SEQ_ID and
+//! OX_IDs go round-robin through 0x0000..=0xF7FF; those behind are for the link
+//! services of the login machine. Each remembers the SEQ_ID and
 //! the SEQ_CNT that come next on it, so that the triple repeats only after 256
 //! uses of the OX_ID. An exchange that ended cleanly frees its OX_ID at once;
 //! one that was given up is dead for R_A_TOV. A dry pool is back-pressure.
@@ -9,8 +10,10 @@
 
 use std::collections::VecDeque;
 
-/// 0xFFFF means "unassigned" and is never used.
-const OX_IDS: usize = 0xFFFF;
+use crate::login::FIRST_OX_ID;
+
+/// Those from here on are not ours. 0xFFFF means "unassigned" and is never used.
+const OX_IDS: usize = FIRST_OX_ID as usize;
 /// OX_IDs that only messages may take.
 const MESSAGE_SHARE: usize = OX_IDS / 4;
 

@@ -24,6 +24,7 @@
 //! | `timer` | one table of deadlines |
 //! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with the neighbours, FARP; knows nothing of [`Engine`] |
 //! | [`counters`] | every drop and every event, with its reason |
+//! | [`vn_port`] | [`VnPort`](vn_port::VnPort): discovery and logins together |
 //! | [`vn2vn`] | [`Vn2vn`]: FIP VN2VN, a machine of its own: our N_Port_ID, and the neighbours |
 #![forbid(unsafe_code)]
 
@@ -46,8 +47,9 @@ pub mod config;
 pub mod counters;
 pub mod engine;
 pub mod host;
-pub mod vn2vn;
 pub mod login;
+pub mod vn2vn;
+pub mod vn_port;
 
 #[cfg(test)]
 mod testkit;

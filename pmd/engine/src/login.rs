@@ -24,6 +24,7 @@
 //! | `reply` | what others answer |
 //! | `abort` | exchanges that others abort |
 //! | `farp`, `hosts` | host addresses to N_Ports |
+//! | `query` | the host of a port |
 //! | `frames` | what is sent |
 //! | `exchanges` | the OX_IDs of our requests |
 
@@ -37,6 +38,7 @@ mod hosts;
 mod limit;
 mod port;
 mod process;
+mod query;
 mod random;
 mod reply;
 mod request;
@@ -53,7 +55,7 @@ use fcvi_frame::els::{
 };
 use fcvi_frame::fc::NPortId;
 
-pub use config::LoginConfig;
+pub use config::{FIRST_OX_ID, LoginConfig};
 pub use counters::{LoginCounter, LoginCounters};
 pub use frames::{Carrier, ElsOut, FipService};
 pub use port::{LoginFailure, LogoutReason, Neighbour, PortLogin, PortView};
@@ -63,7 +65,7 @@ use exchanges::ExchangeIds;
 use frames::request_header;
 use hosts::Hosts;
 use limit::PerSecond;
-use port::RemotePort;
+use port::{HostQuery, RemotePort};
 use random::Random;
 use state::{Event, Next, next};
 
@@ -89,6 +91,13 @@ pub enum LoginEvent {
         id: NPortId,
         /// Why.
         reason: LoginFailure,
+    },
+    /// The host that a port which is logged in belongs to.
+    Host {
+        /// The port.
+        id: NPortId,
+        /// Its host.
+        host: HostAddress,
     },
     /// An answer to [`LoginMachine::resolve`].
     Resolved {
@@ -262,6 +271,7 @@ impl LoginMachine {
                 self.apply(now_ns, at, Event::Timeout, None);
             }
         }
+        self.queries_timeout(now_ns);
         self.hosts_timeout(now_ns);
         self.settle(now_ns);
     }
@@ -277,7 +287,10 @@ impl LoginMachine {
         if !self.may_send {
             return None;
         }
-        let request = self.unsent_request(id).or_else(|| self.unsent_farp(id));
+        let request = self
+            .unsent_request(id)
+            .or_else(|| self.unsent_query(id))
+            .or_else(|| self.unsent_farp(id));
         match request {
             Some(_) => self.counters.count(LoginCounter::Requests),
             None => self.may_send = false,
@@ -314,6 +327,8 @@ impl LoginMachine {
             neighbour: port.neighbour,
             state: port.state,
             login: port.login,
+            host: port.host.host,
+            asks_for_host: port.host.is_open(),
         })
     }
 
@@ -415,6 +430,7 @@ impl LoginMachine {
         if let Some(ox_id) = port.ox_id.take() {
             self.exchanges.abandon(now_ns, ox_id);
         }
+        port.host = HostQuery::default();
         if port.login.take().is_some() {
             self.counters.count(LoginCounter::Logouts);
             port.ended = match event {
@@ -464,6 +480,9 @@ impl LoginMachine {
                 }
             }
             PortState::LoggedIn => {
+                if port.neighbour.speaks_fc_vi {
+                    port.host = HostQuery::begin(now_ns, config);
+                }
                 self.generation += 1;
                 port.generation = self.generation;
                 port.login = login;
@@ -477,11 +496,9 @@ impl LoginMachine {
     /// After anything that changed a state: when is something due next?
     fn settle(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
-        let ports = self
-            .ports
-            .iter()
-            .flatten()
-            .filter_map(|port| port.deadline_ns);
+        let ports = self.ports.iter().flatten().filter(|port| !port.gone);
+        let ports = ports.flat_map(|port| [port.deadline_ns, port.host.deadline_ns]);
+        let ports = ports.flatten();
         self.next_ns = ports.chain(self.hosts.deadlines()).min();
         self.may_send = true;
         self.may_tell = true;
@@ -556,9 +573,11 @@ impl LoginMachine {
         if changed {
             port.told = current;
         }
-        current
-            .filter(|_| changed)
-            .map(|(login, _)| LoginEvent::LoggedIn(login))
+        match current {
+            Some((login, _)) if changed => Some(LoginEvent::LoggedIn(login)),
+            Some(_) => self.news_of_query(at),
+            None => None,
+        }
     }
 
     /// What we say of ourselves in PLOGI and its accept.

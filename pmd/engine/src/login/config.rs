@@ -5,6 +5,9 @@ use fcvi_frame::{fcoe, profile};
 
 const NS_PER_MS: u64 = 1_000_000;
 
+/// The first OX_ID of link services; those before are the engine's.
+pub const FIRST_OX_ID: u16 = 0xF800;
+
 /// What a [`LoginMachine`](super::LoginMachine) must know before the first frame.
 #[derive(Clone, Debug)]
 pub struct LoginConfig {
@@ -82,8 +85,8 @@ impl LoginConfig {
             max_ports_per_host: 64,
             max_logos_per_second: 1,
             max_stranger_answers_per_second: 16,
-            first_ox_id: 0xF800,
-            ox_ids: 0x07FF,
+            first_ox_id: FIRST_OX_ID,
+            ox_ids: u16::MAX - FIRST_OX_ID,
         }
     }
 

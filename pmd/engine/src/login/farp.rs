@@ -30,6 +30,12 @@ impl LoginMachine {
         if asked { Ok(()) } else { Err(TooManyHosts) }
     }
 
+    /// True from [`LoginMachine::resolve`] until the question is over.
+    #[must_use]
+    pub fn is_resolving(&self, host: HostAddress) -> bool {
+        self.hosts.is_asking(host)
+    }
+
     /// The N_Ports that are known of a host.
     #[must_use]
     pub fn resolved(&self, host: HostAddress) -> &[NPortId] {
@@ -122,13 +128,18 @@ impl LoginMachine {
             .ok()
             .filter(|farp| farp.responder == request.fc.s_id && Some(farp.requester) == self.id)
             .ok_or(LoginCounter::DropFarpMalformed)?;
-        self.neighbour_of_farp(request.fc.s_id, farp.responder_port_name)?;
+        let at = self.neighbour_of_farp(request.fc.s_id, farp.responder_port_name)?;
+        let was_asked = self.learn_host(at, farp.responder_host);
         match self.hosts.learn(farp.responder_host, farp.responder) {
             Learned::Port => {
                 self.counters.count(LoginCounter::Resolved);
                 Ok(())
             }
             Learned::Full => Err(LoginCounter::DropFarpFull),
+            Learned::NotAsked if was_asked => {
+                self.counters.count(LoginCounter::Resolved);
+                Ok(())
+            }
             Learned::NotAsked => Err(LoginCounter::DropFarpNotAsked),
         }
     }

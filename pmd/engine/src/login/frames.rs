@@ -45,6 +45,12 @@ impl ElsOut {
         &self.payload[..usize::from(self.payload_bytes)]
     }
 
+    /// True for LS_RJT.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        ElsCommand::parse(self.payload()) == Ok(ElsCommand::LsRjt)
+    }
+
     pub(super) fn new(
         carrier: Carrier,
         destination: MacAddress,

@@ -216,6 +216,12 @@ impl Hosts {
         None
     }
 
+    /// Whether the question for this host is open.
+    pub(super) fn is_asking(&self, host: HostAddress) -> bool {
+        let asked = |h: &Host| h.host == host && matches!(h.stage, Stage::Asking { .. });
+        self.all.iter().any(asked)
+    }
+
     /// The ports that answered for this host.
     pub(super) fn ports(&self, host: HostAddress) -> &[NPortId] {
         let known = |h: &&Host| h.stage != Stage::Free && h.host == host;

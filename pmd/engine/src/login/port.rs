@@ -1,5 +1,6 @@
 //! One remote port.
 
+use fcvi_frame::connect::HostAddress;
 use fcvi_frame::els::LsRjt;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::{MacAddress, fcoe};
@@ -21,6 +22,8 @@ pub struct Neighbour {
     /// The longest FCoE frame, from the FCoE header on, that comes through to it; 2158 is the
     /// most that there is.
     pub max_fcoe_bytes: u16,
+    /// It says that it speaks FC-VI: it belongs to a host with an address.
+    pub speaks_fc_vi: bool,
 }
 
 impl Neighbour {
@@ -106,6 +109,23 @@ pub(super) struct RemotePort {
     pub(super) gone: bool,
     /// LOGOs that it was sent because it is not logged in.
     pub(super) logos: PerSecond,
+    pub(super) host: HostQuery,
+}
+
+/// Which host is a port of?
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HostQuery {
+    /// The answer.
+    pub(super) host: Option<HostAddress>,
+    pub(super) told: bool,
+    /// FARP-REQ is to be sent.
+    pub(super) unsent: bool,
+    /// How often it was sent again.
+    pub(super) tries: u8,
+    /// How long the answer is waited for; `None` if it is not.
+    pub(super) deadline_ns: Option<u64>,
+    /// Nobody answered; it is asked again in a while.
+    pub(super) failed: bool,
 }
 
 impl RemotePort {
@@ -127,6 +147,7 @@ impl RemotePort {
             failed: false,
             gone: false,
             logos: PerSecond::default(),
+            host: HostQuery::default(),
         }
     }
 
@@ -147,4 +168,8 @@ pub struct PortView {
     pub state: PortState,
     /// What was agreed, if it is logged in.
     pub login: Option<PortLogin>,
+    /// The host that it belongs to, if it said so.
+    pub host: Option<HostAddress>,
+    /// It was asked for its host, and is expected to answer.
+    pub asks_for_host: bool,
 }

@@ -1,6 +1,7 @@
 //! Where a login is required, and where our own address may change.
 
 use fcvi_frame::fc::NPortId;
+use fcvi_frame::iu::Opcode::SendRequest;
 
 use crate::testkit::host::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, config, params};
@@ -20,11 +21,8 @@ fn strict() -> Net {
 }
 
 fn log_in(net: &mut Net, node: usize, other: usize) {
-    let (now_ns, id) = (net.now_ns, net.nodes[other].id);
-    let address = net.nodes[other].engine.config().host;
-    net.act(node, |engine, host| {
-        engine.logged_in(now_ns, address, id, host);
-    });
+    let id = net.nodes[other].id;
+    net.nodes[node].engine.logged_in(id, 2112);
 }
 
 fn log_out(net: &mut Net, node: usize, other: usize) {
@@ -70,6 +68,27 @@ fn with_logins_both_ways_all_is_as_without() {
     net.settle();
     assert_eq!(net.count(SERVER, Counter::RxMessages), 1);
     assert_eq!(net.count(SERVER, Counter::DropNotLoggedIn), 0);
+}
+
+#[test]
+fn frames_are_as_long_as_the_login_allows() {
+    let mut net = strict();
+    for (node, other) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+        let id = net.nodes[other].id;
+        net.nodes[node].engine.logged_in(id, 256 + 4 * node as u16);
+    }
+    let (a, b) = net.join(RD);
+    net.wire.trace.clear();
+    for (node, vi, data_field_bytes) in [(CLIENT, a, 256), (SERVER, b, 260)] {
+        let (other, other_vi) = ([SERVER, CLIENT][node], [b, a][node]);
+        net.post_receive(other, other_vi, 1000);
+        net.post_send(node, vi, &[1; 1000]);
+        net.settle();
+        let frames = net.frames(node, SendRequest);
+        assert_eq!(frames.len(), 5);
+        // Without Ethernet, FCoE and FC header, and the trailer.
+        assert_eq!(frames[0].len() - 60, data_field_bytes);
+    }
 }
 
 #[test]
