@@ -303,6 +303,16 @@ fn what_is_not_this_version_or_operation_is_refused() {
     );
 }
 
+#[test]
+fn a_tagged_frame_is_read_as_an_untagged_one() {
+    let frame = sample(Vn2vnMessage::Beacon);
+    let mut bytes = emitted(&frame);
+    bytes.splice(12..12, [0x81, 0x00, 0x60, 0x2A]);
+    let view = FipView::parse(&bytes).unwrap();
+    assert_eq!(view.ethernet.vlan_tci, Some(0x602A));
+    assert_eq!((view.pdu_bytes, view.vn2vn()), (50, Ok(frame)));
+}
+
 /// An LS_RJT of 8 bytes in the descriptor of an FLOGI, as a reply.
 fn reject<'a>(payload: &'a [u8; 8]) -> LinkService<'a> {
     LinkService {

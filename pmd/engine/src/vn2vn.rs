@@ -21,7 +21,8 @@
 //! | --- | --- |
 //! | [`config`] | [`Vn2vnConfig`]: identity, timers, limits |
 //! | `receive` | frames checked, and what they mean |
-//! | `neighbour` | the table of neighbours, their paths and their age |
+//! | `neighbour` | the table of neighbours, and their age |
+//! | `path` | how large frames from a neighbour may be |
 //! | `outbound` | what is to be sent |
 //! | [`counters`] | every frame, with its reason |
 
@@ -29,6 +30,7 @@ pub mod config;
 pub mod counters;
 mod neighbour;
 mod outbound;
+mod path;
 mod random;
 mod receive;
 

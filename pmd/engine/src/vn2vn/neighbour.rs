@@ -10,6 +10,7 @@ use fcvi_frame::fip::{Claim, VnPort};
 
 use super::config::Vn2vnConfig;
 use super::counters::{Vn2vnCounter, Vn2vnCounters};
+use super::path::Path;
 
 /// Another VN_Port of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,20 +98,6 @@ enum Told {
     Heard,
 }
 
-/// How the size of frames from a neighbour is found out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Path {
-    /// A response of `pdu_bytes` is awaited until `until_ns`, then asked for again `left` times.
-    Asked {
-        pdu_bytes: u16,
-        left: u8,
-        until_ns: u64,
-        to_send: bool,
-    },
-    /// Known, or given up until the next beacon.
-    Settled,
-}
-
 #[derive(Clone, Debug)]
 struct Entry {
     neighbour: Neighbour,
@@ -132,8 +119,8 @@ impl Entry {
         self.gone.is_some() || self.told == Told::Nothing || self.is_to_be_heard()
     }
 
-    fn asks(&self) -> bool {
-        self.gone.is_none() && matches!(self.path, Path::Asked { to_send: true, .. })
+    fn is_to_ask(&self) -> bool {
+        self.gone.is_none() && self.path.is_to_ask()
     }
 }
 
@@ -260,16 +247,15 @@ impl Neighbours {
             counters.count(Vn2vnCounter::DropNeighboursFull);
             return;
         }
-        let mut entry = Entry {
+        let full_bytes = self.own_fcoe_bytes.min(neighbour.max_fcoe_bytes);
+        self.entries.push(Entry {
             neighbour,
             heard_ns: now_ns,
             has_beaconed: false,
-            path: Path::Settled,
+            path: Path::new(now_ns, full_bytes, config),
             told: Told::Nothing,
             gone: None,
-        };
-        ask(&mut entry, self.own_fcoe_bytes, now_ns, config);
-        self.entries.push(entry);
+        });
         counters.count(Vn2vnCounter::Found);
     }
 
@@ -311,18 +297,10 @@ impl Neighbours {
         let Some(entry) = self.find(|n| n.port_name == port_name) else {
             return;
         };
-        let full = own_fcoe_bytes.min(entry.neighbour.max_fcoe_bytes);
-        let asked = match entry.path {
-            Path::Asked { pdu_bytes, .. } => pdu_bytes,
-            Path::Settled if entry.neighbour.path_fcoe_bytes.is_none() => full,
-            Path::Settled => return,
-        };
-        let known = [full, asked]
-            .into_iter()
-            .find(|size| pdu_bytes >= usize::from(*size));
-        if let Some(size) = known {
-            entry.neighbour.path_fcoe_bytes = Some(size);
-            entry.path = Path::Settled;
+        let full_bytes = own_fcoe_bytes.min(entry.neighbour.max_fcoe_bytes);
+        entry.path.arrived(pdu_bytes, full_bytes);
+        if let Path::Known(size_bytes) = entry.path {
+            entry.neighbour.path_fcoe_bytes = Some(size_bytes);
         }
     }
 
@@ -348,8 +326,9 @@ impl Neighbours {
         };
         entry.heard_ns = now_ns;
         entry.has_beaconed = true;
-        if entry.path == Path::Settled && entry.neighbour.path_fcoe_bytes.is_none() {
-            ask(entry, own_fcoe_bytes, now_ns, config);
+        if entry.path == Path::Failed {
+            let full_bytes = own_fcoe_bytes.min(entry.neighbour.max_fcoe_bytes);
+            entry.path = Path::new(now_ns, full_bytes, config);
         }
         self.recount();
         Beaconed::Known
@@ -374,7 +353,7 @@ impl Neighbours {
                 }
                 entry.gone = Some(GoneReason::Silent);
             } else {
-                ask_again(entry, now_ns, config, counters);
+                entry.path.handle_timeout(now_ns, config, counters);
             }
             at += 1;
         }
@@ -386,10 +365,8 @@ impl Neighbours {
         let there = self.entries.iter().filter(|entry| entry.gone.is_none());
         let deadlines = there.map(|entry| {
             let silent_ns = entry.heard_ns.saturating_add(config.neighbour_lifetime_ns);
-            match entry.path {
-                Path::Asked { until_ns, .. } => silent_ns.min(until_ns),
-                Path::Settled => silent_ns,
-            }
+            let path_ns = entry.path.deadline_ns();
+            path_ns.map_or(silent_ns, |path_ns| path_ns.min(silent_ns))
         });
         deadlines.min()
     }
@@ -399,16 +376,10 @@ impl Neighbours {
         if self.asking == 0 {
             return None;
         }
-        let entry = self.entries.iter_mut().find(|entry| entry.asks())?;
-        let Path::Asked {
-            pdu_bytes, to_send, ..
-        } = &mut entry.path
-        else {
-            return None;
-        };
-        *to_send = false;
+        let entry = self.entries.iter_mut().find(|entry| entry.is_to_ask())?;
+        let size_bytes = entry.path.take_size()?;
         self.asking -= 1;
-        Some((entry.neighbour.enode_mac, *pdu_bytes))
+        Some((entry.neighbour.enode_mac, size_bytes))
     }
 
     /// What the owner is told next: ends before beginnings. That one was heard waits until
@@ -437,7 +408,11 @@ impl Neighbours {
     }
 
     fn recount(&mut self) {
-        self.asking = self.entries.iter().filter(|entry| entry.asks()).count();
+        self.asking = self
+            .entries
+            .iter()
+            .filter(|entry| entry.is_to_ask())
+            .count();
         self.news = self.entries.iter().filter(|entry| entry.has_news()).count();
     }
 
@@ -445,43 +420,4 @@ impl Neighbours {
     pub(super) fn places(&self) -> usize {
         self.entries.capacity()
     }
-}
-
-/// Begins to test the path from a neighbour, at the largest size that both take.
-fn ask(entry: &mut Entry, own_fcoe_bytes: u16, now_ns: u64, config: &Vn2vnConfig) {
-    entry.path = Path::Asked {
-        pdu_bytes: own_fcoe_bytes.min(entry.neighbour.max_fcoe_bytes),
-        left: config.path_tries.saturating_sub(1),
-        until_ns: now_ns.saturating_add(config.path_wait_ns),
-        to_send: true,
-    };
-}
-
-/// Asks again if the response is late, then for a smaller one, then no more.
-fn ask_again(entry: &mut Entry, now_ns: u64, config: &Vn2vnConfig, counters: &mut Vn2vnCounters) {
-    let Path::Asked {
-        pdu_bytes,
-        left,
-        until_ns,
-        to_send,
-    } = &mut entry.path
-    else {
-        return;
-    };
-    if *until_ns > now_ns {
-        return;
-    }
-    if *left > 0 {
-        *left -= 1;
-    } else if *pdu_bytes > config.fallback() {
-        counters.count(Vn2vnCounter::PathReduced);
-        *pdu_bytes = config.fallback();
-        *left = config.path_tries.saturating_sub(1);
-    } else {
-        counters.count(Vn2vnCounter::PathFailed);
-        entry.path = Path::Settled;
-        return;
-    }
-    *to_send = true;
-    *until_ns = now_ns.saturating_add(config.path_wait_ns);
 }

@@ -130,6 +130,36 @@ fn a_stopped_port_takes_and_sends_nothing() {
     assert_eq!((segment.told().len(), segment.events(0).len()), (0, 0));
 }
 
+#[test]
+fn the_same_answer_waits_only_once() {
+    let mut segment = alone();
+    let now_ns = segment.now_ns;
+    let machine = &mut segment.stations[0].machine;
+    let notification = frame(port(6, id(8)), ClaimNotification(claim(2158)));
+    for _ in 0..100 {
+        machine.handle_frame(now_ns, &bytes(&notification, ALL, 0));
+    }
+    // The response, and the test of the path.
+    let sent: Vec<_> = std::iter::from_fn(|| machine.poll_outbound()).collect();
+    assert_eq!(sent.len(), 2);
+    assert_eq!(machine.counters().get(Vn2vnCounter::AnswersFull), 0);
+}
+
+#[test]
+fn every_counter_has_a_name_of_its_own() {
+    let segment = alone();
+    let counters = segment.stations[0].machine.counters();
+    let names: std::collections::BTreeSet<_> = counters.iter().map(|(name, _)| name).collect();
+    assert_eq!(names.len(), Vn2vnCounter::ALL.len());
+    assert!(names.iter().all(|name| name.starts_with("vn2vn_")));
+    let sent: u64 = counters
+        .iter()
+        .filter(|(name, _)| name.contains("_tx_"))
+        .map(|(_, n)| n)
+        .sum();
+    assert_eq!(sent, 5, "two probes, a claim, two beacons");
+}
+
 /// Takes nothing out of a machine that is flooded: what it keeps is bounded.
 #[test]
 fn a_flood_makes_nothing_grow_and_is_answered_at_a_bounded_rate() {

@@ -2,6 +2,7 @@
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::fip::Vn2vnMessage::{Beacon, ClaimNotification, ClaimResponse};
+use fcvi_frame::fip::VnPort;
 
 use super::segment::{ALL, MS, S, Segment, bytes, claim, config, enode, frame, id, port};
 use crate::vn2vn::{GoneReason, Neighbour, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
@@ -224,6 +225,29 @@ fn a_neighbour_with_another_id_address_or_size_is_another_one() {
     segment.inject(0, &bytes(&test, enode(5), 0));
     assert_eq!(gone(&mut segment), []);
     assert_eq!(segment.neighbours(0)[0].max_fcoe_bytes, 1000);
+}
+
+#[test]
+fn a_beacon_from_elsewhere_is_not_the_neighbours() {
+    let differences: [fn(&mut VnPort); 3] = [
+        |port| port.enode_mac = enode(60),
+        |port| port.node_name += 1,
+        |port| port.id.port_name += 1,
+    ];
+    for change in differences {
+        let mut segment = alone();
+        responds(&mut segment, 6, 8, 2158);
+        segment.events(0);
+        segment.advance(12 * S);
+        segment.told();
+        let mut other = port(6, id(8));
+        change(&mut other);
+        segment.inject(0, &bytes(&frame(other, Beacon), ALL, 0));
+        assert_eq!(segment.events(0), [], "not heard");
+        assert_eq!(segment.told(), ["0 claim to all"], "who is it?");
+        segment.advance(8 * S);
+        assert_eq!(gone(&mut segment), [(6, GoneReason::Silent)]);
+    }
 }
 
 #[test]

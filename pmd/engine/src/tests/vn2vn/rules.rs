@@ -294,3 +294,63 @@ fn restarts_become_slow_after_ten_and_quick_again_after_a_while_of_being_up() {
     segment.advance(100 * MS);
     assert_eq!(segment.state(0), Vn2vnState::Probe1);
 }
+
+#[test]
+fn a_claim_that_is_repeated_does_not_prolong_the_wait() {
+    let mut segment = alone(Vn2vnState::Claim);
+    for _ in 0..4 {
+        segment.inject(0, &contender(WEAKER, ClaimNotification(claim(2158))));
+        segment.advance(100 * MS);
+    }
+    assert_eq!(segment.count(0, Vn2vnCounter::Defended), 4);
+    assert_eq!(segment.state(0), Vn2vnState::Up);
+}
+
+/// Frames come in bursts: what was to be said under one N_Port_ID is not said under the next.
+#[test]
+fn what_waits_to_be_sent_is_dropped_with_the_id() {
+    let segment = &mut alone(Vn2vnState::Up);
+    let now_ns = segment.now_ns + S;
+    let machine = &mut segment.stations[0].machine;
+    let other = frame(port(STRONGER, id(9)), ClaimNotification(claim(2158)));
+    machine.handle_frame(now_ns, &contender(WEAKER, ProbeRequest));
+    machine.handle_frame(now_ns, &bytes(&other, ALL, 0));
+    machine.handle_frame(now_ns, &contender(WEAKER, ClaimNotification(claim(2158))));
+    machine.handle_frame(now_ns, &contender(STRONGER, Beacon));
+    assert_eq!(machine.state(), Vn2vnState::Start);
+    assert_eq!(machine.poll_outbound(), None);
+    assert_eq!(machine.poll_event(), Some(Vn2vnEvent::Lost));
+    assert_eq!(machine.poll_event(), None);
+}
+
+/// The owner need not look after every frame: it learns what is so, in an order that makes sense.
+#[test]
+fn an_owner_that_looks_late_learns_what_is_so() {
+    let mut machine = crate::vn2vn::Vn2vn::new(config(5, 7), 19);
+    let run = |machine: &mut crate::vn2vn::Vn2vn| {
+        while let Some(due_ns) = machine.poll_timeout().filter(|due_ns| *due_ns < 5 * S) {
+            machine.handle_timeout(due_ns);
+            while machine.poll_outbound().is_some() {}
+        }
+    };
+    machine.start(0);
+    run(&mut machine);
+    // Lost and regained, untold.
+    machine.stop(5 * S);
+    machine.start(0);
+    run(&mut machine);
+    assert_eq!(machine.poll_event(), Some(Vn2vnEvent::Claimed(id(7))));
+    assert_eq!(machine.poll_event(), Some(Vn2vnEvent::Up(id(7))));
+    assert_eq!(machine.poll_event(), None);
+    // The same once more, but now it was told: neighbours of the first time are no more.
+    machine.stop(5 * S);
+    machine.start(0);
+    run(&mut machine);
+    let told: Vec<_> = std::iter::from_fn(|| machine.poll_event()).collect();
+    let events = [
+        Vn2vnEvent::Lost,
+        Vn2vnEvent::Claimed(id(7)),
+        Vn2vnEvent::Up(id(7)),
+    ];
+    assert_eq!(told, events);
+}
