@@ -114,6 +114,7 @@ impl Engine {
             return;
         }
         ep.phase = Phase::Error;
+        self.fail_held(now_ns, vi, host);
         self.unlink(now_ns, vi, told, host);
         self.counters.count(Counter::Breaks);
         host.set_state(vi, EndpointState::Error);
