@@ -9,7 +9,7 @@ use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication,
 use crate::config::Protection;
 use crate::datapath::ViPath;
 use crate::device::Device;
-use crate::memory::TagCheck;
+use crate::memory::{RegionError, TagCheck};
 use crate::notify::{self, Ended};
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
@@ -21,9 +21,11 @@ use crate::vi::{ViSettings, ViShared, cq_of};
 pub(crate) mod attributes;
 mod cq;
 mod peer;
+mod tags;
 
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
 pub(crate) use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
+pub(crate) use tags::destroy_ptag;
 
 /// Reliability level bits that are served: all three.
 pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
@@ -75,6 +77,15 @@ impl From<ConnectError> for ControlError {
             ConnectError::Resources => Self::Resource,
             ConnectError::InvalidState => Self::InvalidState,
             ConnectError::Invalid => Self::InvalidParameter,
+        }
+    }
+}
+
+impl From<RegionError> for ControlError {
+    fn from(error: RegionError) -> Self {
+        match error {
+            RegionError::Invalid => Self::InvalidParameter,
+            RegionError::Resource => Self::Resource,
         }
     }
 }
@@ -133,7 +144,8 @@ fn level(bit: u16) -> Option<Level> {
     }
 }
 
-/// Checks the attributes of a VI in the order in which the guide lists their errors.
+/// Checks the attributes of a VI in the order in which the guide lists their errors. The caller
+/// holds the turn, so that the tag is there until the VI has it.
 fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, TagCheck)> {
     let level = level(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
     let limit = u64::from(device.config.max_transfer_bytes);
@@ -146,15 +158,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     let tag = if settings.ptag == 0 {
         match device.config.protection {
             Protection::Strict => return Err(ControlError::Ptag),
-            Protection::Lenient => {
-                if !device.leniency_told.swap(true, Ordering::Relaxed) {
-                    log::warn!(
-                        "NIC {}: protection is lenient: VIs without a tag may use every region of this process",
-                        device.config.name
-                    );
-                }
-                TagCheck::Lenient
-            }
+            Protection::Lenient => TagCheck::Lenient,
         }
     } else {
         let tag = device
@@ -169,6 +173,16 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     Ok((level, tag))
 }
 
+/// Says once that a VI goes without a tag. Not under the turn: the logger is the program's.
+fn tell_leniency(device: &Device, tag: TagCheck) {
+    if tag == TagCheck::Lenient && !device.leniency_told.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "NIC {}: protection is lenient: VIs without a tag may use every region of this process",
+            device.config.name
+        );
+    }
+}
+
 /// Makes a VI; returns its handle (VIPL 3.2.1). 0 for a completion queue means none.
 pub(crate) fn create_vi(
     device: &'static Device,
@@ -176,8 +190,8 @@ pub(crate) fn create_vi(
     settings: &ViSettings,
     (send_cq, recv_cq): (u64, u64),
 ) -> Outcome<u64> {
-    let (level, tag) = check_settings(device, settings)?;
     let mut held = device.hold();
+    let (level, tag) = check_settings(device, settings)?;
     let poller = working_poller_for(&mut held, device, instance)?;
     let cq = |raw: u64| match cq_of(raw) {
         Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
@@ -210,6 +224,8 @@ pub(crate) fn create_vi(
         let [send_cq, recv_cq] = cqs;
         *place = Some(ViPath::new(vi, handle, tag, send_cq, recv_cq));
     }
+    drop(held);
+    tell_leniency(device, tag);
     Ok(handle)
 }
 
@@ -290,15 +306,6 @@ fn end_connection(vi: &'static ViShared, poller: &mut Poller) {
     // Idle all the same.
     poller.path.failed.retain(|failed| *failed != vi.index);
     poller.path.flush();
-}
-
-/// Is a tag used by a VI or a region?
-pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
-    device.regions.uses_tag(tag)
-        || device
-            .vis
-            .iter()
-            .any(|vi| vi.live_handle() != 0 && vi.tag.load(Ordering::Relaxed) == tag)
 }
 
 /// Releases whatever an opening that ended still owns (VIPL 3.1.2); `conns` are the requests
