@@ -178,10 +178,10 @@ pub struct NicConfig {
     pub max_incoming: u32,
     /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
     pub max_rdma_reads: u16,
-    /// Descriptors of a VI that are sent and not complete, and answers that it owes its peer, at
-    /// a time: RDMA reads and all that is posted behind them, at Reliable Reception everything.
-    /// What is posted beyond waits. 1 to 256. Both ends should have the same: one that owes more
-    /// answers than this while its port has no room breaks the connection.
+    /// Descriptors of a VI that are sent and not complete, at a time: RDMA reads and all that is
+    /// posted behind them, at Reliable Reception everything. What is posted beyond waits. 1 to
+    /// 256. The other end may have another value: each keeps up to 256 responses that its port
+    /// has no room for.
     pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
@@ -384,7 +384,8 @@ impl NicConfig {
         )?;
         within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
         within("max_rdma_reads", u64::from(self.max_rdma_reads), 1, 256)?;
-        within("max_in_flight", u64::from(self.max_in_flight), 1, 256)?;
+        let most = u64::from(vi_engine::MAX_UNANSWERED);
+        within("max_in_flight", u64::from(self.max_in_flight), 1, most)?;
         within(
             "max_transfer_bytes",
             u64::from(self.max_transfer_bytes),
