@@ -32,6 +32,9 @@ impl core::fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Every queue of a NIC is notified of: two of each VI, and every completion queue.
+const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
+
 fn error(text: impl Into<String>) -> ConfigError {
     ConfigError(text.into())
 }
@@ -164,6 +167,9 @@ pub struct NicConfig {
     pub max_cq_entries: u32,
     /// Handlers that wait to be called, on each work queue and completion queue.
     pub max_notifies_per_queue: u32,
+    /// Threads that call such handlers in one process: one for each queue that was ever asked to,
+    /// until it ends.
+    pub max_notify_threads: u32,
     /// Longest message in bytes.
     pub max_transfer_bytes: u32,
     /// Registered regions, at most 65535.
@@ -234,6 +240,7 @@ impl Default for NicConfig {
             max_cq: 1024,
             max_cq_entries: 1 << 20,
             max_notifies_per_queue: 1024,
+            max_notify_threads: 1024,
             max_transfer_bytes: 1 << 20,
             max_regions: 32768,
             max_registered_bytes: 1 << 40,
@@ -375,6 +382,12 @@ impl NicConfig {
             u64::from(self.max_notifies_per_queue),
             1,
             1 << 20,
+        )?;
+        within(
+            "max_notify_threads",
+            u64::from(self.max_notify_threads),
+            1,
+            MAX_NOTIFY_THREADS,
         )?;
         within(
             "max_ptags",

@@ -60,6 +60,8 @@ pub(crate) struct Device {
     /// A VI without a tag was let through; said once.
     pub(crate) leniency_told: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Of queues that are notified of.
+    pub(crate) notify_threads: AtomicU32,
 }
 
 /// The device with this number.
@@ -95,6 +97,7 @@ impl Device {
             foreign: AtomicBool::new(false),
             leniency_told: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
+            notify_threads: AtomicU32::new(0),
             config,
         }
     }
