@@ -14,6 +14,7 @@ use crate::notify::{self, Ended};
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
 use crate::queue::Reaped;
+use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::token::Held;
 use crate::vi::{ViSettings, ViShared, cq_of};
@@ -279,7 +280,8 @@ fn detach(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec<Ended>) {
     let Some(path) = place.and_then(Option::take) else {
         return;
     };
-    for cq in [path.send_cq, path.recv_cq].into_iter().flatten() {
+    let reports = [path.send_reports, path.recv_reports];
+    for cq in reports.into_iter().filter_map(|reports| reports.cq) {
         let last = cq.attached.fetch_sub(1, Ordering::Relaxed) == 1;
         // A queue that outlived its opening for the sake of this VI.
         if last && !vi.device.instances.is_open(cq.instance()) {
@@ -362,7 +364,7 @@ pub(crate) fn connect_wait(
         let poller = working_poller_for(&mut held, device, instance)?;
         (poller.engine.listen(local.discriminator), device.epoch())
     };
-    let found = wait(device, limit, || {
+    let found = wait(device, Event::CONTROL, limit, || {
         let mut held = device.hold();
         match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
@@ -393,7 +395,7 @@ pub(crate) fn connect_wait(
 fn outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let device = vi.device;
     // The procedure has its own time-outs: this wait ends with them, or with the VI.
-    let found = wait(device, None, || {
+    let found = wait(device, Event::CONTROL, None, || {
         let mut held = device.hold();
         match poller_of(&mut held, vi, handle) {
             Ok(poller) => poller

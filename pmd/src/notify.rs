@@ -26,6 +26,7 @@ use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::instance;
 use crate::progress::wait;
+use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViShared, cq_of, vi_of};
 use crate::work::{self, CqEntry, Done, Queue};
@@ -75,6 +76,8 @@ pub(crate) trait Source: Copy + Send + Sync + 'static {
     /// May a handler be asked for now?
     fn admit(&self) -> Outcome<()>;
     fn look(&self) -> Look<Self::Found>;
+    /// What a thread sleeps for that looks again and again.
+    fn event(&self) -> Event;
 }
 
 /// A work queue of a VI.
@@ -88,6 +91,10 @@ pub(crate) struct WorkSource {
 
 impl Source for WorkSource {
     type Found = Option<Returned>;
+
+    fn event(&self) -> Event {
+        self.vi.event(self.queue)
+    }
 
     fn device(&self) -> &'static Device {
         self.vi.device
@@ -136,6 +143,10 @@ pub(crate) struct CqSource {
 
 impl Source for CqSource {
     type Found = CqEntry;
+
+    fn event(&self) -> Event {
+        self.cq.event()
+    }
 
     fn device(&self) -> &'static Device {
         self.cq.device
@@ -254,8 +265,8 @@ impl<S: Source> Notifier<S> {
                 return owed;
             }
             // Without a limit it does not time out.
-            if let Ok(Step::Call(handler, found)) = wait(self.source.device(), None, || self.look())
-            {
+            let (device, event) = (self.source.device(), self.source.event());
+            if let Ok(Step::Call(handler, found)) = wait(device, event, None, || self.look()) {
                 return Some((handler, found));
             }
         }

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use super::*;
 use crate::config::NicConfig;
 use crate::notify::Look;
+use crate::sleepers::Event;
 
 /// A queue on which nothing ever completes.
 #[derive(Clone, Copy)]
@@ -29,6 +30,10 @@ impl Source for Silent {
 
     fn admit(&self) -> Outcome<()> {
         Ok(())
+    }
+
+    fn event(&self) -> Event {
+        Event::CONTROL
     }
 
     fn look(&self) -> Look<()> {
