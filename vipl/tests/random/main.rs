@@ -7,7 +7,8 @@
 //!
 //! | file | what is in it |
 //! | --- | --- |
-//! | `program` | what a program is, and how a seed makes one |
+//! | `program` | what a program is |
+//! | `generator` | how a seed makes one |
 //! | `player` | makes the calls of a program |
 //! | `arena` | the memory of one end, and what must be in it |
 //! | `oracle` | all states that there can be after what was seen |
@@ -18,6 +19,7 @@
 //! played from `FIRST_SEED=n` on: `STEPS=n` steps in all, or for `SECONDS_TO_PLAY=n` seconds. `ci/random-programs` plays many.
 
 mod arena;
+mod generator;
 mod model;
 mod oracle;
 mod player;
@@ -27,9 +29,10 @@ mod shrink;
 
 use std::time::{Duration, Instant};
 
+use generator::Generator;
 use oracle::Violation;
 use player::{Player, Tally};
-use program::{Generator, Step};
+use program::Step;
 
 /// Steps of one program.
 const PROGRAM_STEPS: usize = 250;
