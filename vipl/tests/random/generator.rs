@@ -1,6 +1,8 @@
 //! How a seed makes a program.
 
-use crate::program::{Flaw, Mistake, Operation, Pick, RegionShape, Shape, Side, Step, ViShape};
+use crate::program::{
+    Flaw, Mistake, Operation, PeerShape, Pick, RegionShape, Shape, Side, Step, ViShape,
+};
 use crate::seeded::Seeded;
 
 /// Makes programs.
@@ -124,8 +126,15 @@ impl Generator {
     fn some_steps(&mut self, program: &mut Vec<Step>) {
         let choice = self.seeded.below(1000);
         let step = match choice {
-            0..=649 => self.traffic(),
-            650..=819 => {
+            750..=809 => {
+                // Two at a time, so that most find each other.
+                let (first, second) = (self.peer_request(), self.peer_request());
+                program.extend([first, second]);
+                self.peer_outcome()
+            }
+            810..=859 => self.changing(),
+            0..=609 => self.traffic(),
+            610..=749 => {
                 return match self.seeded.below(10) {
                     0..=6 => self.connection(program),
                     _ => {
@@ -141,27 +150,88 @@ impl Generator {
 
     fn traffic(&mut self) -> Step {
         match self.seeded.below(100) {
-            0..=26 => Step::Post {
+            0..=24 => Step::Post {
                 vi: self.pick(),
                 side: Side::Receive,
                 shape: self.receive(),
             },
-            27..=59 => Step::Post {
+            25..=54 => Step::Post {
                 vi: self.pick(),
                 side: Side::Send,
                 shape: self.send(),
             },
-            60..=79 => Step::Done {
+            55..=70 => Step::Done {
                 vi: self.pick(),
                 side: self.side(),
             },
-            80..=83 => Step::Wait {
+            71..=78 => Step::Notify {
+                vi: self.pick(),
+                side: self.side(),
+                times: self.seeded.weighted(&[(6, 1), (2, 2), (2, 3)]),
+            },
+            79..=81 => Step::CqNotify { cq: self.pick() },
+            82..=84 => Step::Wait {
                 vi: self.pick(),
                 side: self.side(),
             },
-            84..=92 => Step::CqDone { cq: self.pick() },
+            85..=92 => Step::CqDone { cq: self.pick() },
             93..=95 => Step::CqWait { cq: self.pick() },
             _ => Step::QueryVi { vi: self.pick() },
+        }
+    }
+
+    fn peer_request(&mut self) -> Step {
+        Step::PeerRequest {
+            vi: self.pick(),
+            shape: PeerShape {
+                dice: self.seeded.next() as u32,
+                limited: self.seeded.percent(15),
+                mistake: match self.seeded.percent(40) {
+                    true => self.mistake(&[Mistake::Address, Mistake::Timeout, Mistake::Host]),
+                    false => Mistake::None,
+                },
+            },
+        }
+    }
+
+    fn peer_outcome(&mut self) -> Step {
+        let vi = self.pick();
+        match self.seeded.below(4) {
+            0 => Step::PeerDone { vi },
+            1 => Step::PeerWait { vi },
+            2 => Step::Disconnect { vi },
+            _ => self.peer_request(),
+        }
+    }
+
+    fn changing(&mut self) -> Step {
+        let (end, nic) = (self.end(), self.pick());
+        match self.seeded.below(10) {
+            0..=2 => Step::SetVi {
+                vi: self.pick(),
+                shape: self.vi(),
+            },
+            3..=5 => {
+                let region = self.pick();
+                let mut shape = self.region();
+                shape.mistake = self.mistake(&[Mistake::Address]);
+                shape.tag.wrong |= self.seeded.percent(15);
+                Step::SetMem {
+                    end,
+                    nic,
+                    region,
+                    shape,
+                }
+            }
+            6..=8 => Step::ResizeCq {
+                cq: self.pick(),
+                entries: self.seeded.one_of(&[0, 1, 1, 2, 3, 16, 1 << 12, 1 << 40]),
+            },
+            _ => Step::Discover {
+                end,
+                nic,
+                hops: self.seeded.one_of(&[0, 1, 1, 3]),
+            },
         }
     }
 
@@ -189,7 +259,7 @@ impl Generator {
             _ => Step::ConnectWait {
                 end: self.end(),
                 nic: self.pick(),
-                mistake: self.mistake(&[Mistake::Address]),
+                mistake: self.mistake(&[Mistake::Address, Mistake::Nobody]),
             },
         }
     }

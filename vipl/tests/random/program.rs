@@ -106,6 +106,16 @@ pub(crate) struct RegionShape {
     pub(crate) mistake: Mistake,
 }
 
+/// A peer request to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerShape {
+    /// Decides whom it asks for.
+    pub(crate) dice: u32,
+    /// It ends soon, whether there is a match or not.
+    pub(crate) limited: bool,
+    pub(crate) mistake: Mistake,
+}
+
 /// One step.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -204,6 +214,43 @@ pub(crate) enum Step {
     },
     Disconnect {
         vi: Pick,
+    },
+    ResizeCq {
+        cq: Pick,
+        entries: u64,
+    },
+    SetVi {
+        vi: Pick,
+        shape: ViShape,
+    },
+    SetMem {
+        end: usize,
+        nic: Pick,
+        region: Pick,
+        shape: RegionShape,
+    },
+    Discover {
+        end: usize,
+        nic: Pick,
+        hops: u64,
+    },
+    PeerRequest {
+        vi: Pick,
+        shape: PeerShape,
+    },
+    PeerDone {
+        vi: Pick,
+    },
+    PeerWait {
+        vi: Pick,
+    },
+    Notify {
+        vi: Pick,
+        side: Side,
+        times: u32,
+    },
+    CqNotify {
+        cq: Pick,
     },
     Settle,
 }
