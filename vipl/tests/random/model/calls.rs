@@ -343,6 +343,8 @@ impl State {
     /// VIPL 3.3.5: legal in every state.
     pub(crate) fn disconnect(&mut self, tables: &Tables, vi: u64) {
         self.leave(tables, vi);
+        let taken_back = self.pool().find(|(waiting, _)| *waiting == vi);
+        self.withdrawn.extend(taken_back.map(|(_, id)| id));
         let found = self.vi_mut(vi);
         found.state = ViState::Idle;
         found.broken = false;

@@ -144,6 +144,14 @@ impl State {
                 next.push(self.met(vi, Met::Nowhere));
                 continue;
             }
+            for gone in &self.withdrawn {
+                // The guide does not say when a request that is taken back stops ending those that conflict with it.
+                let theirs = &tables.peers[gone];
+                let conflict = Tables::conflicts(&request.attributes, &theirs.attributes);
+                if request.name == theirs.name && conflict != Verdict::default() {
+                    next.push(self.met(vi, Met::Conflict(*gone)));
+                }
+            }
             for &(other, other_id) in pool.iter().filter(|(other, _)| *other != vi) {
                 let theirs = &tables.peers[&other_id];
                 if request.name != theirs.name {

@@ -1,6 +1,6 @@
 //! What may be one way or another until it is looked at: VIs, their queues, completion queues, connections.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
@@ -201,6 +201,8 @@ pub(crate) struct State {
     pub(crate) called: BTreeMap<Place, VecDeque<(u64, Call)>>,
     /// Since the program last waited for all of it.
     pub(crate) told: BTreeMap<Told, u32>,
+    /// Peer requests that were taken back since then: one may still be on its way to another end.
+    pub(crate) withdrawn: BTreeSet<u64>,
     /// Some of it was not heard yet when the program last waited for all of it.
     pub(crate) late: bool,
     /// RDMA writes that arrived since then, and whether their bytes are certain.

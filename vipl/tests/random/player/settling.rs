@@ -183,6 +183,7 @@ impl Player {
         let heard = core::mem::take(&mut *self.heard.lock().expect("no handler panics"));
         for state in &mut states {
             state.written.clear();
+            state.withdrawn.clear();
             for told in &heard {
                 take_told(&mut state.told, told);
             }
