@@ -12,6 +12,7 @@ use crate::discovery::Discovery;
 use crate::doorbell::Doorbells;
 use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
+use crate::sleepers::Event;
 
 /// Frames that one VI may send before the next one has its turn.
 const VI_BUDGET_FRAMES: u32 = 32;
@@ -267,7 +268,7 @@ impl Poller {
         self.path.fail_port();
         self.engine.port_lost(now_ns, &mut self.path);
         self.path.events.push(AsyncEvent::of_nic());
-        self.path.completed = true;
+        self.path.happened = Event::ALL;
     }
 
     #[cold]

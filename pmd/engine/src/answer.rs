@@ -20,7 +20,7 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, MAX_UNANSWERED};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Level, RxMessage};
@@ -105,7 +105,7 @@ impl Answers {
         let (responses, reads) = match level {
             Level::UnreliableDelivery => (0, 0),
             Level::ReliableDelivery => (0, reads),
-            Level::ReliableReception => (config.unanswered(), reads),
+            Level::ReliableReception => (MAX_UNANSWERED as usize, reads),
         };
         Self {
             responses: VecDeque::with_capacity(responses),
@@ -140,7 +140,7 @@ impl Answers {
         room
     }
 
-    /// False if there is no room.
+    /// False if there is no room: the peer did not wait for its responses.
     fn add_response(&mut self, response: Response) -> bool {
         let room = self.responses.len() < self.response_limit;
         if room {
