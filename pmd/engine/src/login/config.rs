@@ -5,7 +5,7 @@ use fcvi_frame::{fcoe, profile};
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What a [`LoginMachine`](super::LoginMachine) must know before the first frame.
+/// What a [`LoginMachine`](super::LoginMachine) must know before the first frame. No time is 0.
 #[derive(Clone, Debug)]
 pub struct LoginConfig {
     /// Our Port_Name, which no other port has.

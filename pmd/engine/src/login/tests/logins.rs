@@ -421,7 +421,8 @@ fn a_reply_counts_only_from_the_right_port_in_the_right_exchange() {
     stage.machine.neighbour_heard(0, &neighbour(2));
     let accept = login(ElsCommand::LsAcc, &login_of(THEIR_NAME));
     // Before the request was handed out nobody can answer it.
-    let guess = stage.machine.config.first_ox_id;
+    let guess = stage.machine.ports[0].and_then(|port| port.ox_id);
+    let guess = guess.expect("a request");
     stage.reply(FLOGI, guess, &accept);
     assert_eq!(stage.count(LoginCounter::DropStrayReply), 1);
     stage.drain();
@@ -450,23 +451,51 @@ fn a_reply_counts_only_from_the_right_port_in_the_right_exchange() {
 
 #[test]
 fn when_all_ox_ids_are_in_use_a_timer_asks_again() {
+    // One for each neighbour.
     let mut stage = Stage::empty(LoginConfig {
-        ox_ids: 1,
+        max_neighbours: 2,
+        ox_ids: 3,
         ..config(true)
     });
     for number in [2, 3] {
         stage.machine.neighbour_heard(0, &neighbour(number));
     }
     stage.drain();
-    assert_eq!(stage.names(), ["FIP FLOGI"]);
-    assert_eq!(stage.count(LoginCounter::NoExchange), 1);
-    for _ in 0..2 {
-        stage.accept_login(&login_of(THEIR_NAME));
+    assert_eq!(stage.names(), ["FIP FLOGI"; 2]);
+    stage.clear();
+    // Dead until R_A_TOV is over, and with it the first attempt.
+    stage.advance(9 * S);
+    assert_eq!(stage.names(), [""; 0]);
+    assert_eq!(stage.count(LoginCounter::NoExchange), 6);
+    assert_eq!(stage.events.len(), 2);
+    stage.advance(12 * S);
+    assert_eq!(stage.names(), ["FIP FLOGI"; 2]);
+}
+
+#[test]
+fn a_neighbour_that_comes_and_goes_takes_nothing_from_the_others() {
+    let mut stage = Stage::new(true);
+    for _ in 0..10_000 {
+        stage.flogi();
+        stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
+        stage.ask(Carrier::Fcoe, &super::frames::RTV);
         stage.drain();
     }
-    assert_eq!(stage.state(), Some(PortState::LoggedIn));
+    // Requests that were not handed out in time leave no trace.
+    assert_eq!(stage.count(LoginCounter::NoExchange), 0);
+    for _ in 0..100 {
+        stage.flogi();
+        stage.drain();
+        stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
+    }
+    assert_eq!(stage.count(LoginCounter::NoExchange), 100 - 6);
     stage.clear();
-    stage.advance(2 * S + 300 * MS);
-    assert_eq!(stage.names(), ["FIP FLOGI"]);
-    assert_eq!(stage.sent[0].destination, enode(3));
+    stage.machine.neighbour_heard(0, &neighbour(3));
+    stage
+        .machine
+        .resolve(0, super::frames::host(9))
+        .expect("room");
+    stage.drain();
+    assert_eq!(stage.names(), ["FIP LS_ACC", "FIP FLOGI", "FARP-REQ"]);
+    assert_eq!(stage.sent[1].destination, enode(3));
 }
