@@ -305,7 +305,9 @@ impl LoginMachine {
         if !self.may_tell {
             return None;
         }
-        let news = (0..self.ports.len()).find_map(|at| self.news_of_port(at));
+        // The end of a port first: it may be back already, in another place.
+        let news = (0..self.ports.len()).find_map(|at| self.news_of_gone(at));
+        let news = news.or_else(|| (0..self.ports.len()).find_map(|at| self.news_of_port(at)));
         let news = news.or_else(|| self.news_of_hosts());
         self.may_tell = news.is_some();
         news

@@ -6,6 +6,7 @@ use fcvi_frame::fc::NPortId;
 
 use super::frames::{Carrier, ElsOut, FipService, request_header};
 use super::parameters::for_flogi;
+use super::port::{PortLogin, RemotePort};
 use super::state::PortState;
 use super::{LoginEvent, LoginMachine};
 
@@ -52,35 +53,42 @@ impl LoginMachine {
         }
     }
 
+    /// The end of a login with a port that is no neighbour any more; its place is free then.
+    pub(super) fn news_of_gone(&mut self, at: usize) -> Option<LoginEvent> {
+        let gone = self.ports[at].as_mut().filter(|port| port.gone)?;
+        let end = gone.told.take().map(|(told, _)| gone.end_of(&told));
+        self.ports[at] = None;
+        end
+    }
+
     pub(super) fn news_of_port(&mut self, at: usize) -> Option<LoginEvent> {
         let port = self.ports[at].as_mut()?;
-        let (port_name, id) = (port.neighbour.port_name, port.neighbour.id);
         let current = port.login.map(|login| (login, port.generation));
-        let changed = port.told.map(|(_, told)| told) != current.map(|(_, generation)| generation);
+        let told = port.told.map(|(_, generation)| generation);
+        let changed = told != current.map(|(_, generation)| generation);
         if changed && let Some((told, _)) = port.told.take() {
-            let event = LoginEvent::LoggedOut {
-                port_name: told.port_name,
-                id: told.id,
-                reason: port.ended,
-            };
-            if port.gone {
-                self.ports[at] = None;
-            }
-            return Some(event);
+            return Some(port.end_of(&told));
         }
         if std::mem::take(&mut port.failed) {
-            let reason = port.trouble;
             return Some(LoginEvent::LoginFailed {
-                port_name,
-                id,
-                reason,
+                port_name: port.neighbour.port_name,
+                id: port.neighbour.id,
+                reason: port.trouble,
             });
         }
-        if changed {
-            port.told = current;
+        let (login, _) = current.filter(|_| changed)?;
+        port.told = current;
+        Some(LoginEvent::LoggedIn(login))
+    }
+}
+
+impl RemotePort {
+    /// The end of a login that was told.
+    fn end_of(&self, told: &PortLogin) -> LoginEvent {
+        LoginEvent::LoggedOut {
+            port_name: told.port_name,
+            id: told.id,
+            reason: self.ended,
         }
-        current
-            .filter(|_| changed)
-            .map(|(login, _)| LoginEvent::LoggedIn(login))
     }
 }

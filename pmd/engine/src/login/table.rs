@@ -42,11 +42,19 @@ impl LoginMachine {
         }) {
             self.forget(now_ns, at, LogoutReason::Gone);
         }
-        if let Some(at) = self.by_id(neighbour.id) {
-            if let Some(port) = self.ports[at].as_mut() {
-                port.neighbour = *neighbour;
+        let mut is_narrower = false;
+        if let Some(at) = self.by_id(neighbour.id)
+            && let Some(port) = self.ports[at].as_mut()
+        {
+            port.neighbour = *neighbour;
+            let bytes = neighbour.data_field_bytes();
+            is_narrower = port
+                .login
+                .is_some_and(|login| login.data_field_bytes > bytes);
+            if !is_narrower {
+                return Some(at);
             }
-            return Some(at);
+            self.forget(now_ns, at, LogoutReason::Narrower);
         }
         let Some(at) = self.ports.iter().position(Option::is_none) else {
             self.counters.count(LoginCounter::DropTableFull);
@@ -54,6 +62,9 @@ impl LoginMachine {
         };
         self.ports[at] = Some(RemotePort::new(*neighbour));
         self.ids[at] = neighbour.id;
+        if is_narrower && !self.is_closing {
+            self.apply(now_ns, at, Event::Heard, None);
+        }
         Some(at)
     }
 
@@ -80,7 +91,9 @@ impl LoginMachine {
         if !has_news {
             self.ports[at] = None;
         }
-        self.hosts.port_gone(id);
+        if reason != LogoutReason::Narrower {
+            self.hosts.port_gone(id);
+        }
     }
 
     /// Lets an event happen to a port. `login`: what was agreed, for the events that lead to

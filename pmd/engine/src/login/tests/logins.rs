@@ -335,6 +335,50 @@ fn a_neighbour_with_another_id_is_another_login() {
 }
 
 #[test]
+fn a_way_that_gets_narrower_is_another_login() {
+    let mut stage = Stage::logged_in(false);
+    let way = |max_fcoe_bytes| Neighbour {
+        max_fcoe_bytes,
+        ..neighbour(2)
+    };
+    // The peer takes 1024 bytes, of frames with 46 more.
+    stage.machine.neighbour_found(0, &way(1070));
+    stage.drain();
+    assert_eq!(stage.events, []);
+    stage.machine.neighbour_found(0, &way(1069));
+    stage.drain();
+    assert_eq!(stage.events, [logged_out(LogoutReason::Narrower)]);
+    assert_eq!(stage.names(), ["FIP FLOGI"]);
+    stage.plogi();
+    let agreed = stage
+        .machine
+        .login(THEIRS)
+        .map(|login| login.data_field_bytes);
+    assert_eq!(agreed, Some(1020));
+}
+
+#[test]
+fn the_end_of_a_login_is_told_before_the_next_one() {
+    let mut stage = Stage::empty(config(false));
+    stage.machine.neighbour_found(0, &neighbour(3));
+    stage.machine.neighbour_found(0, &neighbour(2));
+    stage.plogi();
+    stage.drain();
+    stage.clear();
+    // The first place gets free, and the peer comes back to it.
+    stage.machine.neighbour_gone(0, neighbour(3).port_name);
+    stage.machine.neighbour_gone(0, THEIR_NAME);
+    stage.machine.neighbour_found(0, &neighbour(2));
+    stage.plogi();
+    stage.drain();
+    let expected = [
+        logged_out(LogoutReason::Gone),
+        LoginEvent::LoggedIn(theirs()),
+    ];
+    assert_eq!(stage.events, expected);
+}
+
+#[test]
 fn nobody_is_a_neighbour_of_itself_or_beyond_the_table() {
     let mut stage = Stage::empty(LoginConfig {
         max_neighbours: 1,
@@ -346,7 +390,13 @@ fn nobody_is_a_neighbour_of_itself_or_beyond_the_table() {
     };
     stage.machine.neighbour_heard(0, &own_name);
     stage.machine.neighbour_heard(0, &neighbour(1));
-    assert_eq!(stage.count(LoginCounter::DropBadSource), 2);
+    stage.machine.neighbour_heard(0, &neighbour(0));
+    let everybody = Neighbour {
+        id: NPortId::BROADCAST,
+        ..neighbour(9)
+    };
+    stage.machine.neighbour_heard(0, &everybody);
+    assert_eq!(stage.count(LoginCounter::DropBadSource), 4);
     stage.machine.neighbour_heard(0, &neighbour(2));
     stage.machine.neighbour_heard(0, &neighbour(3));
     assert_eq!(stage.count(LoginCounter::DropTableFull), 1);
