@@ -510,7 +510,8 @@ fn find_host(
             }
             Err(gone) => Some(Err(gone)),
         };
-        match wait(device, Some(limit.unwrap_or(longest).min(longest)), look) {
+        let limit = limit.unwrap_or(longest).min(longest);
+        match wait(device, Event::CONTROL, Some(limit), look) {
             Ok(found) => found?,
             // What is known by now is asked; the request's own time-out is not over, or is now.
             Err(TimedOut) => {}

@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::open::OpenError;
 use crate::poller::Poller;
 use crate::progress::wait;
+use crate::sleepers::Event;
 
 /// The VN_Port of a NIC.
 pub(crate) struct Discovery {
@@ -196,7 +197,7 @@ pub(crate) fn await_up(device: &'static Device) -> Result<(), OpenError> {
             }
         }
     };
-    wait(device, Some(limit), look).map_err(|_| {
+    wait(device, Event::CONTROL, Some(limit), look).map_err(|_| {
         OpenError::new(format!(
             "no N_Port_ID on {} within discovery_ms = {}: other ports of the link take each one that is tried; \
              give it longer, or another port_name",

@@ -20,7 +20,7 @@ impl LoginMachine {
         if let Err(reason) = self.take_bls(now_ns, source, fc, payload) {
             self.counters.count(reason);
         }
-        self.settle(now_ns);
+        self.settle();
     }
 
     fn take_bls(

@@ -8,7 +8,7 @@ const NS_PER_MS: u64 = 1_000_000;
 /// The first OX_ID of link services; those before are the engine's.
 pub const FIRST_OX_ID: u16 = 0xF800;
 
-/// What a [`LoginMachine`](super::LoginMachine) must know before the first frame.
+/// What a [`LoginMachine`](super::LoginMachine) must know before the first frame. No time is 0.
 #[derive(Clone, Debug)]
 pub struct LoginConfig {
     /// Our Port_Name, which no other port has.

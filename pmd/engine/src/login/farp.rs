@@ -26,7 +26,8 @@ impl LoginMachine {
     pub fn resolve(&mut self, now_ns: u64, host: HostAddress) -> Result<(), TooManyHosts> {
         let own = self.id.filter(|_| host == self.config.host);
         let asked = self.hosts.ask(now_ns, host, self.id.is_some(), own);
-        self.settle(now_ns);
+        self.changed = true;
+        self.settle();
         if asked { Ok(()) } else { Err(TooManyHosts) }
     }
 
@@ -44,6 +45,7 @@ impl LoginMachine {
 
     pub(super) fn hosts_timeout(&mut self, now_ns: u64) {
         let (again, nobody) = self.hosts.timeout(now_ns);
+        self.changed = true;
         for _ in 0..again {
             self.counters.count(LoginCounter::Retries);
         }
@@ -60,12 +62,10 @@ impl LoginMachine {
     pub(super) fn unsent_farp(&mut self, id: NPortId) -> Option<ElsOut> {
         let host = self.hosts.unsent()?;
         self.hosts.sent(host);
-        let Some(ox_id) = self.exchanges.open(self.now_ns) else {
+        let Some(ox_id) = self.exchanges.one_way() else {
             self.counters.count(LoginCounter::NoExchange);
             return None;
         };
-        // The answer comes in an exchange of its own.
-        self.exchanges.abandon(self.now_ns, ox_id);
         let mut payload = [0; Farp::BYTES];
         Farp {
             match_code: FarpMatch::HOST,
@@ -98,11 +98,8 @@ impl LoginMachine {
         }
         let at = self.neighbour_of_farp(request.fc.s_id, farp.requester_port_name)?;
         if farp.action.contains(FarpAction::REPLY) {
-            let ox_id = self
-                .exchanges
-                .open(now_ns)
-                .ok_or(LoginCounter::NoExchange)?;
-            self.exchanges.abandon(now_ns, ox_id);
+            let ox_id = self.exchanges.one_way();
+            let ox_id = ox_id.ok_or(LoginCounter::NoExchange)?;
             let mut payload = [0; Farp::BYTES];
             Farp {
                 responder: id,
@@ -132,6 +129,7 @@ impl LoginMachine {
         let was_asked = self.learn_host(at, farp.responder_host);
         match self.hosts.learn(farp.responder_host, farp.responder) {
             Learned::Port => {
+                self.changed = true;
                 self.counters.count(LoginCounter::Resolved);
                 Ok(())
             }

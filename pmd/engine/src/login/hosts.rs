@@ -182,7 +182,9 @@ impl Hosts {
                 }
                 Stage::Asking { .. } => {
                     host.stage = Stage::Known;
-                    host.deadline_ns = Some(now_ns.saturating_add(lifetime_ns));
+                    // Without an answer there is nothing to keep once its end was told.
+                    host.deadline_ns =
+                        (!host.ports.is_empty()).then(|| now_ns.saturating_add(lifetime_ns));
                     host.unsent = false;
                     nobody += usize::from(host.ports.is_empty());
                 }

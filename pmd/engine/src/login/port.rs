@@ -60,6 +60,8 @@ pub enum LogoutReason {
     LoggedInAgain,
     /// The other port is no neighbour any more, or has another N_Port_ID.
     Gone,
+    /// Discovery says that frames of the agreed size do not come through; another login follows.
+    Narrower,
     /// We lost our N_Port_ID.
     IdLost,
     /// We logged out.

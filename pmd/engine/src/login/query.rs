@@ -54,6 +54,7 @@ impl LoginMachine {
         let ports = self.ports.iter_mut().flatten();
         for query in ports.filter_map(RemotePort::open_query).filter(due) {
             self.counters.count(LoginCounter::Retries);
+            self.changed = true;
             query.timeout(now_ns, &self.config);
         }
     }
@@ -65,12 +66,11 @@ impl LoginMachine {
             let query = port.open_query()?;
             core::mem::take(&mut query.unsent).then_some(neighbour)
         })?;
-        let Some(ox_id) = self.exchanges.open(self.now_ns) else {
+        // The answer comes in an exchange of its own.
+        let Some(ox_id) = self.exchanges.one_way() else {
             self.counters.count(LoginCounter::NoExchange);
             return None;
         };
-        // The answer comes in an exchange of its own.
-        self.exchanges.abandon(self.now_ns, ox_id);
         let mut payload = [0; Farp::BYTES];
         Farp {
             match_code: FarpMatch::PORT_NAME,
@@ -99,6 +99,7 @@ impl LoginMachine {
             query.host = Some(host);
             query.deadline_ns = None;
             query.unsent = false;
+            self.changed = true;
         }
         query.host == Some(host)
     }

@@ -13,10 +13,12 @@ use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 
 use super::config::ms;
 use super::counters::LoginCounter;
+use super::exchanges::Share;
 use super::frames::{Carrier, ElsOut, FipService, Received, request_header};
+use super::parameters::for_flogi;
 use super::port::PortLogin;
 use super::state::{Event, PortState};
-use super::{LoginMachine, for_flogi, process};
+use super::{LoginMachine, process};
 
 /// A refusal, and what it counts as.
 pub(super) struct Refused(pub(super) LoginCounter, pub(super) LsRjt);
@@ -89,7 +91,7 @@ impl LoginMachine {
         if let Err(reason) = self.take_els(now_ns, carrier, source, fc, payload) {
             self.counters.count(reason);
         }
-        self.settle(now_ns);
+        self.settle();
     }
 
     /// A frame other than a link service came from a port that is not logged in, and was
@@ -102,7 +104,7 @@ impl LoginMachine {
                 self.counters.count(reason);
             }
         }
-        self.settle(now_ns);
+        self.settle();
     }
 
     fn take_els(
@@ -413,7 +415,7 @@ impl LoginMachine {
         };
         let ox_id = self
             .exchanges
-            .open(now_ns)
+            .open(now_ns, Share::Stranger)
             .ok_or(LoginCounter::NoExchange)?;
         // Nobody waits for the answer.
         self.exchanges.abandon(now_ns, ox_id);

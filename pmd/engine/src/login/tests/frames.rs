@@ -16,8 +16,9 @@ pub(super) const S: u64 = 1000 * MS;
 /// The machine's N_Port_ID and the peer's.
 pub(super) const OURS: NPortId = NPortId::from_bytes([0, 0, 1]);
 pub(super) const THEIRS: NPortId = NPortId::from_bytes([0, 0, 2]);
-/// The peer's Port_Name; the machine's is one less or one more.
+/// The peer's Port_Name; the machine's is one less, or LARGER_NAME.
 pub(super) const THEIR_NAME: u64 = 0x2000_0000_0000_0002;
+pub(super) const LARGER_NAME: u64 = 0x2000_0000_0000_0100;
 pub(super) const FLOGI: Carrier = Carrier::Fip(FipService::Flogi);
 pub(super) const LOGO: Carrier = Carrier::Fip(FipService::Logo);
 
@@ -37,6 +38,7 @@ pub(super) fn neighbour(number: u8) -> Neighbour {
         node_name: 0x1000_0000_0000_0000 + u64::from(number),
         enode_mac: enode(number),
         max_fcoe_bytes: 2158,
+        speaks_fc_vi: false,
     }
 }
 
@@ -70,11 +72,7 @@ pub(super) struct Stage {
 }
 
 pub(super) fn config(larger: bool) -> LoginConfig {
-    let name = if larger {
-        THEIR_NAME + 1
-    } else {
-        THEIR_NAME - 1
-    };
+    let name = if larger { LARGER_NAME } else { THEIR_NAME - 1 };
     LoginConfig::new(name, 0x1000_0000_0000_0001, host(1))
 }
 
@@ -136,10 +134,7 @@ impl Stage {
     pub(super) fn advance(&mut self, ns: u64) {
         let end_ns = self.now_ns + ns;
         while let Some(at_ns) = self.machine.poll_timeout().filter(|at_ns| *at_ns <= end_ns) {
-            assert!(
-                at_ns > self.now_ns || at_ns == self.now_ns,
-                "a timer in the past"
-            );
+            assert!(at_ns >= self.now_ns, "a timer in the past");
             self.now_ns = at_ns;
             self.machine.handle_timeout(at_ns);
             assert!(self.machine.poll_timeout().is_none_or(|next| next > at_ns));

@@ -230,6 +230,7 @@ fn after(mut stage: Stage) -> String {
             LoginEvent::LoggedOut { reason, .. } => write!(cell, " !LoggedOut {reason:?}"),
             LoginEvent::LoginFailed { reason, .. } => write!(cell, " !LoginFailed {reason:?}"),
             LoginEvent::Aborted { .. } => write!(cell, " !Aborted"),
+            LoginEvent::Host { .. } => write!(cell, " !Host"),
             LoginEvent::Resolved { .. } => write!(cell, " !Resolved"),
         }
         .expect("a string");
