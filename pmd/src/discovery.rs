@@ -93,7 +93,7 @@ impl Poller {
         discovery.port.handle_timeout(now_ns);
         while let Some(event) = discovery.port.poll_event(now_ns) {
             self.learn(now_ns, &mut discovery, event);
-            self.path.completed = true;
+            self.path.happened |= Event::CONTROL;
         }
         discovery.send(&mut self.path);
         self.discovery = Some(discovery);
