@@ -67,7 +67,16 @@ impl<'a> Capture<'a> {
     ///
     /// # Panics
     /// If a frame is missing.
-    pub fn finish(mut self) -> Vec<Frame> {
+    pub fn finish(self) -> Vec<Frame> {
+        let rows = self.finish_with(&FIELDS, Occurrence::First);
+        rows.into_iter().map(|fields| Frame { fields }).collect()
+    }
+
+    /// The same with other fields of tshark, in their order; a field that a frame has not is empty.
+    ///
+    /// # Panics
+    /// If a frame is missing.
+    pub fn finish_with(mut self, fields: &[&str], occurrence: Occurrence) -> Vec<Vec<String>> {
         let expected = self.seen_by_interface() - self.seen_before;
         let what = format!("all {expected} frames");
         self.read_until(&what, |bytes| frames_in(bytes) >= expected);
@@ -83,7 +92,7 @@ impl<'a> Capture<'a> {
             expected,
             "frames after the end of the test's programs"
         );
-        let frames = dissect(&self.bytes);
+        let frames = dissect(&self.bytes, fields, occurrence);
         assert_eq!(
             frames.len() as u64,
             expected,
@@ -240,23 +249,35 @@ impl Frame {
     }
 }
 
-fn dissect(bytes: &[u8]) -> Vec<Frame> {
+/// Which of several values of a field is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occurrence {
+    /// The first.
+    First,
+    /// All, with commas between them.
+    All,
+}
+
+/// What tshark shows of the fields of each frame in a capture file.
+pub(crate) fn dissect(bytes: &[u8], fields: &[&str], occurrence: Occurrence) -> Vec<Vec<String>> {
     let scratch = Scratch::new("capture");
     let file = scratch.file("frames.pcap");
     fs::write(&file, bytes).expect("room for the capture");
+    let occurrence = match occurrence {
+        Occurrence::First => "occurrence=f",
+        Occurrence::All => "occurrence=a",
+    };
     let mut tshark = Command::new("tshark");
     tshark
-        .args(["-n", "-T", "fields", "-E", "occurrence=f", "-r"])
+        .args(["-n", "-T", "fields", "-E", occurrence, "-r"])
         .arg(&file);
-    for field in FIELDS {
+    for field in fields {
         tshark.args(["-e", field]);
     }
     let output = succeed(&mut tshark);
     String::from_utf8_lossy(&output.stdout)
         .lines()
-        .map(|line| Frame {
-            fields: line.split('\t').map(str::to_owned).collect(),
-        })
+        .map(|line| line.split('\t').map(str::to_owned).collect())
         .collect()
 }
 

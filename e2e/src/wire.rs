@@ -21,7 +21,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut keeper = Command::new("unshare")
             .args(["--net", "--", "cat"])
             .stdin(Stdio::piped())
