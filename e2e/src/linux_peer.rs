@@ -208,6 +208,14 @@ impl LinuxPeer {
         self.running.wait_for("view ", PATIENCE);
     }
 
+    /// Waits for as long, in which the kernel's view of the network must stay as it is.
+    ///
+    /// # Panics
+    /// If it changes.
+    pub fn stay_silent(&mut self, time: Duration) {
+        self.running.stay_silent(time);
+    }
+
     /// Ends the machine in the middle of whatever it does, so that the network hears nothing of it any more.
     pub fn kill(self) -> Instant {
         self.running.kill()

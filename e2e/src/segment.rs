@@ -59,6 +59,24 @@ impl Segment {
         self.namespace.ip(&format!("link set {name} up"));
     }
 
+    /// Makes a wire for a program of this host, which is joined: the program's end has this name.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn wire(&self, name: &str) {
+        let other = format!("{name}-end");
+        self.namespace
+            .ip(&format!("link add {name} type veth peer name {other}"));
+        for end in [name, &other] {
+            self.namespace.ip(&format!(
+                "link set {end} mtu {} addrgenmode none",
+                self.mtu_bytes
+            ));
+            self.namespace.ip(&format!("link set {end} up"));
+        }
+        self.join(&other);
+    }
+
     /// Joins an interface to the segment.
     ///
     /// # Panics

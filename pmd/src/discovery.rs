@@ -49,6 +49,11 @@ impl Discovery {
         self.has_more || self.poll_timeout().is_some_and(|at| at <= now_ns)
     }
 
+    /// Nobody objects to our N_Port_ID.
+    pub(crate) fn is_up(&self) -> bool {
+        self.is_up
+    }
+
     pub(crate) fn neighbours(&self) -> impl Iterator<Item = NeighbourView> + '_ {
         self.port.neighbours()
     }
@@ -124,7 +129,7 @@ impl Poller {
                 self.neighbours.found(id, host);
                 self.engine.port_joined(now_ns, host, id, &mut self.path);
             }
-            VnPortEvent::Resolved(_) => {}
+            VnPortEvent::Resolved(_) | VnPortEvent::NeighboursChanged => {}
         }
     }
 

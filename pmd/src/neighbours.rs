@@ -88,6 +88,18 @@ impl Neighbours {
         found
     }
 
+    /// The ports that were seen to join, then the configured ones and those that were found,
+    /// with their hosts.
+    pub(crate) fn others(&self) -> impl Iterator<Item = (NPortId, HostAddress)> + '_ {
+        let seen = self.seen.iter().map(|id| (*id, self.own_host));
+        let of = |(host, ids): &'_ (HostAddress, Vec<NPortId>)| {
+            let host = *host;
+            ids.clone().into_iter().map(move |id| (id, host))
+        };
+        let configured = self.hosts.iter().flat_map(of);
+        seen.chain(configured).chain(self.found.iter().copied())
+    }
+
     /// The ports of a host; none if the host is not known.
     pub(crate) fn ports(&self, host: &HostAddress) -> Vec<NPortId> {
         let found = self.found.iter().filter(|(_, known)| known == host);
@@ -118,6 +130,8 @@ mod tests {
         n.joined(id(1));
         assert_eq!(n.ports(&own), [id(1), id(2)]);
         assert_eq!(n.ports(&other), [id(9)]);
+        let others: Vec<_> = n.others().collect();
+        assert_eq!(others, [(id(2), own), (id(9), other)]);
         assert!(n.ports(&HostAddress([3; 16])).is_empty());
         n.left(id(2));
         assert_eq!(n.ports(&own), [id(1)]);

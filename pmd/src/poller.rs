@@ -232,6 +232,7 @@ impl Poller {
     fn port_events(&mut self, now_ns: u64) {
         // Taken out and put back, so that the engine can be called in between.
         let mut events = core::mem::take(&mut self.port_events);
+        self.path.happened |= Event::CONTROL;
         for event in events.drain(..) {
             let (mac, joined) = match event {
                 PortEvent::Joined(n) => (n.mac, true),

@@ -184,6 +184,11 @@ impl Vn2vn {
 
     /// The neighbours that there are now, found or heard.
     pub fn neighbours(&self) -> impl Iterator<Item = &Neighbour> {
+        self.neighbours.iter().map(|(neighbour, _)| neighbour)
+    }
+
+    /// The same, each with the time at which something was heard of it last.
+    pub fn neighbours_heard(&self) -> impl Iterator<Item = (&Neighbour, u64)> {
         self.neighbours.iter()
     }
 

@@ -56,6 +56,9 @@ pub enum VnPortEvent {
     },
     /// The question for this host is over: those told before are its ports.
     Resolved(HostAddress),
+    /// Something else of what [`VnPort::neighbours`] tells has changed: a neighbour was found,
+    /// heard for the first time, or is gone; or a login with it failed.
+    NeighboursChanged,
 }
 
 /// What [`VnPort`] counts by itself.
@@ -160,6 +163,8 @@ fn emit_fip(
 pub struct NeighbourView {
     /// Discovery's view.
     pub neighbour: vn2vn::Neighbour,
+    /// When something was heard of it last.
+    pub heard_ns: u64,
     /// The login's view; `None` before it is known there.
     pub port: Option<PortView>,
 }
@@ -217,13 +222,16 @@ impl VnPort {
 
     /// What is known of the neighbours.
     pub fn neighbours(&self) -> impl Iterator<Item = NeighbourView> + '_ {
-        self.discovery.neighbours().map(|neighbour| {
-            let same = |port: &PortView| port.neighbour.port_name == neighbour.port_name;
-            NeighbourView {
-                neighbour: *neighbour,
-                port: self.logins.ports().find(same),
-            }
-        })
+        self.discovery
+            .neighbours_heard()
+            .map(|(neighbour, heard_ns)| {
+                let same = |port: &PortView| port.neighbour.port_name == neighbour.port_name;
+                NeighbourView {
+                    neighbour: *neighbour,
+                    heard_ns,
+                    port: self.logins.ports().find(same),
+                }
+            })
     }
 
     /// True while a neighbour that speaks FC-VI may still turn out to be of some host.
@@ -368,19 +376,18 @@ impl VnPort {
     /// The next thing to know. To be asked until there is nothing, before
     /// [`VnPort::poll_outbound`]: what discovery knows reaches the logins here.
     pub fn poll_event(&mut self, now_ns: u64) -> Option<VnPortEvent> {
-        while let Some(event) = self.discovery.poll_event() {
-            if let Some(event) = self.discovered(now_ns, event) {
-                return Some(event);
-            }
+        if let Some(event) = self.discovery.poll_event() {
+            return Some(self.discovered(now_ns, event));
         }
         while let Some(event) = self.logins.poll_event() {
             match event {
                 LoginEvent::LoggedIn(login) => return Some(VnPortEvent::LoggedIn(login)),
                 LoginEvent::LoggedOut { id, .. } => return Some(VnPortEvent::LoggedOut(id)),
                 LoginEvent::Host { id, host } => return Some(VnPortEvent::Host { id, host }),
-                // What fails is tried again, and counted. Exchanges of messages end by their own
-                // rules, whoever aborts them.
-                LoginEvent::LoginFailed { .. } | LoginEvent::Aborted { .. } => {}
+                // What fails is tried again, and counted.
+                LoginEvent::LoginFailed { .. } => return Some(VnPortEvent::NeighboursChanged),
+                // Exchanges of messages end by their own rules, whoever aborts them.
+                LoginEvent::Aborted { .. } => {}
                 LoginEvent::Resolved { host, id: Some(id) } => {
                     return Some(VnPortEvent::Host { id, host });
                 }
@@ -392,28 +399,28 @@ impl VnPort {
         None
     }
 
-    fn discovered(&mut self, now_ns: u64, event: Vn2vnEvent) -> Option<VnPortEvent> {
+    fn discovered(&mut self, now_ns: u64, event: Vn2vnEvent) -> VnPortEvent {
         match event {
             Vn2vnEvent::Claimed(id) => {
                 self.logins.set_id(now_ns, Some(id));
-                Some(VnPortEvent::Claimed(id))
+                VnPortEvent::Claimed(id)
             }
-            Vn2vnEvent::Up(id) => Some(VnPortEvent::Up(id)),
+            Vn2vnEvent::Up(id) => VnPortEvent::Up(id),
             Vn2vnEvent::Lost => {
                 self.logins.set_id(now_ns, None);
-                Some(VnPortEvent::Lost)
+                VnPortEvent::Lost
             }
             Vn2vnEvent::NeighbourFound(neighbour) => {
                 self.logins.neighbour_found(now_ns, &for_login(&neighbour));
-                None
+                VnPortEvent::NeighboursChanged
             }
             Vn2vnEvent::NeighbourHeard(neighbour) => {
                 self.logins.neighbour_heard(now_ns, &for_login(&neighbour));
-                None
+                VnPortEvent::NeighboursChanged
             }
             Vn2vnEvent::NeighbourGone { port_name, .. } => {
                 self.logins.neighbour_gone(now_ns, port_name);
-                None
+                VnPortEvent::NeighboursChanged
             }
         }
     }

@@ -186,9 +186,10 @@ impl Neighbours {
         (self.asking, self.news) = (0, 0);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Neighbour> {
+    /// Those that are there, and when something was heard of each last.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Neighbour, u64)> {
         let there = self.entries.iter().filter(|entry| entry.gone.is_none());
-        there.map(|entry| &entry.neighbour)
+        there.map(|entry| (&entry.neighbour, entry.heard_ns))
     }
 
     fn find(&mut self, is_it: impl Fn(&Neighbour) -> bool) -> Option<&mut Entry> {
