@@ -113,6 +113,16 @@ impl<'a> Capture<'a> {
         });
     }
 
+    /// Waits until a frame comes that fits, from now on.
+    ///
+    /// # Panics
+    /// If none comes in time.
+    pub fn wait_for_frame(&mut self, what: &str, fits: impl Fn(&[u8]) -> bool) {
+        self.bytes.extend(self.pieces.try_iter().flatten());
+        let before = frames(&self.bytes).count();
+        self.read_until(what, |bytes| frames(bytes).skip(before).any(&fits));
+    }
+
     fn seen_by_interface(&self) -> u64 {
         let link = self.namespace.link(&self.interface);
         let count = |direction: &str| {

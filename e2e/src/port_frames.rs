@@ -148,6 +148,14 @@ impl fmt::Display for PortFrame {
     }
 }
 
+/// Whether these bytes are the beacon of this N_Port_ID.
+pub fn is_beacon(frame: &[u8], port_id: u32) -> bool {
+    let [_, high, middle, low] = port_id.to_be_bytes();
+    frame.get(6..12) == Some(&[0x0e, 0xfd, 0, high, middle, low])
+        && frame.get(12..14) == Some(&[0x89, 0x14])
+        && frame.get(16..20) == Some(&[0, 5, 0, 5])
+}
+
 /// Every frame is FCoE with a right CRC or FIP with the descriptors that its kind has, and tshark finds nothing wrong in any.
 ///
 /// # Panics
@@ -274,6 +282,9 @@ mod tests {
         let beacon = seen(&bytes(&BEACON));
         assert_eq!((beacon.kind(), beacon.vn_port_id()), (Kind::Beacon, 1));
         assert_eq!((beacon.source(), beacon.els()), ("0e:fd:00:00:00:01", ""));
+        assert!(is_beacon(&bytes(&BEACON), 1));
+        assert!(!is_beacon(&bytes(&BEACON), 2));
+        assert!(!is_beacon(&bytes(&FCOE), 0x101));
         let fcoe = seen(&bytes(&FCOE));
         assert_eq!((fcoe.kind(), fcoe.s_id()), (Kind::Fcoe, "00.01.01"));
         assert_eq!(fcoe.wire_bytes(), 76);

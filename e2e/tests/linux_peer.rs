@@ -7,7 +7,7 @@ use e2e::capture::Capture;
 use e2e::linux_peer::{LinuxPeer, Mac, PortView};
 use e2e::nics::NicText;
 use e2e::own_port::{OwnPort, OwnView};
-use e2e::port_frames::{Kind, PortFrame, judge_ports};
+use e2e::port_frames::{Kind, PortFrame, is_beacon, judge_ports};
 use e2e::process::PATIENCE;
 use e2e::scratch::Scratch;
 use e2e::segment::{BRIDGE, Segment};
@@ -336,7 +336,7 @@ fn linux_keeps_our_port_until_it_leaves() {
 fn linux_and_we_miss_each_other() {
     let scratch = Scratch::new("linux-peer");
     let segment = Segment::new(MTU_BYTES);
-    let capture = Capture::start(segment.namespace(), BRIDGE);
+    let mut capture = Capture::start(segment.namespace(), BRIDGE);
     let mut linux = LinuxPeer::boot(&segment, "linux", Mac([0x52, 0x54, 0, 0, 0, 0x31]));
     linux.wait_until_ready();
     // One with a smaller port name than Linux, and one with a larger one, which logs in.
@@ -360,9 +360,11 @@ fn linux_and_we_miss_each_other() {
     };
 
     // A port of ours that vanishes is missed, by Linux and by the other one.
-    let (second, _) = ports.pop().expect("two ports");
+    let (second, gone) = ports.pop().expect("two ports");
     let (mut first, own) = ports.pop().expect("two ports");
     first.wait_for_login(names[1], "logged in", PATIENCE);
+    // Linux does not miss whom it never heard a beacon of.
+    capture.wait_for_frame("a beacon", |frame| is_beacon(frame, gone.port_id));
     let death = second.kill();
     let blocked = linux.wait_for_remote(names[1], "Blocked", limit);
     judge_missed("ours by Linux", blocked.at - death);
