@@ -244,3 +244,6 @@ pub fn await_neighbourhood(
         Err(_) => Ok(None),
     }
 }
+
+#[cfg(test)]
+mod tests;
