@@ -5,7 +5,7 @@ use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
-    FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, enode, login, login_of, logo,
+    FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, config, enode, login, login_of, logo,
 };
 use crate::login::{Carrier, LoginCounter, PortState};
 use crate::testkit::rng::Rng;
@@ -89,6 +89,22 @@ fn the_ethernet_source_must_be_the_senders() {
             .handle_els(0, carrier, source, &header, &payload);
         dropped_as(&mut stage, LoginCounter::DropWrongMac);
     }
+}
+
+/// A stranger's address is not known; but that of a group is nobody's.
+#[test]
+fn a_group_is_not_answered() {
+    let mut stage = Stage::empty(config(true));
+    let header = stage.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
+    let payload = login(ElsCommand::Flogi, &login_of(THEIR_NAME));
+    for source in [MacAddress::ALL_VN2VN, MacAddress::BROADCAST] {
+        stage
+            .machine
+            .handle_els(0, FLOGI, source, &header, &payload);
+    }
+    stage.drain();
+    assert_eq!(stage.count(LoginCounter::DropBadSource), 2);
+    assert_eq!(stage.sent.len(), 0);
 }
 
 #[test]
