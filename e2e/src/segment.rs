@@ -59,6 +59,29 @@ impl Segment {
         self.namespace.ip(&format!("link set {name} up"));
     }
 
+    /// Makes a host that is joined to the segment by its interface of this name.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn host(&self, interface: &str) -> Namespace {
+        let host = Namespace::new();
+        let near = format!("{interface}-near");
+        self.namespace.ip(&format!(
+            "link add {near} type veth peer name {interface} netns {}",
+            host.id()
+        ));
+        let ends = [(&self.namespace, near.as_str()), (&host, interface)];
+        for (namespace, name) in ends {
+            namespace.ip(&format!(
+                "link set {name} mtu {} addrgenmode none",
+                self.mtu_bytes
+            ));
+            namespace.ip(&format!("link set {name} up"));
+        }
+        self.join(&near);
+        host
+    }
+
     /// Joins an interface to the segment.
     ///
     /// # Panics

@@ -41,6 +41,11 @@ impl Namespace {
         Self { keeper }
     }
 
+    /// How `ip` names it from outside.
+    pub(crate) fn id(&self) -> u32 {
+        self.keeper.id()
+    }
+
     /// A program inside the namespace.
     pub fn program(&self, name: impl AsRef<OsStr>) -> Command {
         self.enter(program(name))
