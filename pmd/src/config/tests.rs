@@ -71,9 +71,22 @@ fn mistakes_are_named() {
         ("[[nic]]\nport = \"af_packet\"", "interface"),
         ("[[nic]]\nport = \"af_packet\"\ninterface = \"a\"", "host"),
         (
-            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"",
-            "n_port_ids",
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
+             neighbour = [{host = \"::2\", n_port_ids = \"00.01.09\"}]",
+            "without it, neighbours are found",
         ),
+        (
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
+             port_name = \"20:00:52:54:00:00:00\"",
+            "port_name = \"20:00:52:54:00:00:00\": must be eight bytes",
+        ),
+        (
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
+             node_name = \"0000000000000000\"",
+            "node_name",
+        ),
+        ("[[nic]]\nbeacon_ms = 9", "beacon_ms = 9"),
+        ("[[nic]]\ndiscovery_ms = 0", "discovery_ms = 0"),
         ("[[nic]]\nhost = \"ten\"", "host"),
         (
             "[[nic]]\nneighbour = [{host = \"::2\", n_port_ids = \"00.01.09-00.01.01\"}]",
@@ -92,6 +105,21 @@ fn mistakes_are_named() {
     }
     let missing = Config::read(Path::new("no/such/file.toml")).unwrap_err();
     assert!(missing.to_string().contains("no/such/file.toml"));
+}
+
+#[test]
+fn a_nic_on_ethernet_without_n_port_ids_discovers() {
+    let text = "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n";
+    let names = "port_name = \"20:00:52:54:00:00:12:34\"\nnode_name = \"100052540000ABCD\"";
+    let nic = |text: &str| Config::parse(text).unwrap().nics.remove(0);
+    let plain = nic(text);
+    assert!(plain.discovers());
+    assert_eq!(plain.own_names().unwrap(), (None, None));
+    let named = nic(&format!("{text}{names}"));
+    let expected = (Some(0x2000_5254_0000_1234), Some(0x1000_5254_0000_ABCD));
+    assert_eq!(named.own_names().unwrap(), expected);
+    assert!(!nic(&format!("{text}n_port_ids = \"00.01.01\"")).discovers());
+    assert!(!nic("[[nic]]").discovers());
 }
 
 #[test]
