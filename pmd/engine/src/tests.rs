@@ -21,3 +21,4 @@ mod reception;
 mod simulation;
 mod states;
 mod vn2vn;
+mod vn_port;
