@@ -419,3 +419,14 @@ fn a_login_for_another_port_of_the_interface_is_let_pass() {
     assert!(port.handle_frame(now_ns, &for_sibling));
     assert_eq!(counter(port, "drop_other_fip"), before + 1);
 }
+
+#[test]
+fn every_counter_has_a_name_of_its_own() {
+    let mut link = Link::new(12);
+    link.start(0, 1);
+    let mut names: Vec<_> = link.node(0).port.counters().map(|(name, _)| name).collect();
+    let all = names.len();
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), all);
+}
