@@ -4,8 +4,10 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
 
+use crate::recovery::RecoveryConfig;
+
 /// The most that one VI can have in flight, and keep for its peer.
-const MAX_IN_FLIGHT: u32 = 256;
+pub(crate) const MAX_IN_FLIGHT: u32 = 256;
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -51,6 +53,9 @@ pub struct EngineConfig {
     /// Descriptors that one VI has in flight at a time, 1 to 256, and responses that it may
     /// owe its peer. More are sent when earlier ones complete.
     pub max_unanswered: u32,
+    /// Message recovery is offered for connections of the reliable levels, and how it is done;
+    /// `None`: the first frame that is lost breaks them.
+    pub recovery: Option<RecoveryConfig>,
 }
 
 impl EngineConfig {
@@ -74,6 +79,7 @@ impl EngineConfig {
             message_window: 1 << 24,
             max_reads_accepted: 16,
             max_unanswered: 64,
+            recovery: None,
         }
     }
 

@@ -13,6 +13,7 @@
 //! | `endpoint` | one VI: its state, its two message streams |
 //! | `transmit` | descriptors cut into frames; what is in flight, until it is answered |
 //! | `receive` | frames checked, matched to endpoints, and put together |
+//! | `recovery` | what is lost is sent again, on networks that lose frames |
 //! | `answer` | what a peer is owed: responses of Reliable Reception, the data of its reads |
 //! | `connect`, `accept` | a connection made: the client's half, the server's half |
 //! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
@@ -35,6 +36,7 @@ mod exchange;
 mod liveness;
 mod port_lost;
 mod receive;
+mod recovery;
 mod timer;
 mod transmit;
 
@@ -55,4 +57,5 @@ pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
 pub use host::{AsyncError, Claim, Completion, Host, Operation, SendWork, Status, Transmit};
+pub use recovery::RecoveryConfig;
 pub use transmit::Pumped;

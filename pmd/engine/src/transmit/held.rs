@@ -23,7 +23,7 @@ impl Engine {
         host: &mut H,
     ) -> Option<Step> {
         let tx = self.tx_mut(vi)?;
-        if tx.in_flight.holds(work) {
+        if tx.in_flight.holds(work) || tx.window_is_full() {
             tx.in_flight.holding = true;
             return Some(Step::Nothing);
         }
@@ -40,6 +40,19 @@ impl Engine {
         } else {
             Step::Broken
         })
+    }
+
+    /// The message that is being sent has to wait for an acknowledgement.
+    pub(super) fn waits_for_window(&mut self, now_ns: u64, vi: ViIndex) -> bool {
+        let Some(tx) = self.tx_mut(vi) else {
+            return false;
+        };
+        let waits = tx.window_is_full();
+        if waits {
+            tx.in_flight.holding = true;
+            self.expect_answer(now_ns, vi);
+        }
+        waits
     }
 
     /// Asks for an RDMA read (VIPL 5.2).
