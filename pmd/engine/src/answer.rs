@@ -20,7 +20,7 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, MAX_IN_FLIGHT};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Level, Link, RxMessage, TxStream};
@@ -99,7 +99,7 @@ pub(crate) struct Answers {
     read_is_next: bool,
     /// Recovery wants something sent.
     pub(crate) recovering: bool,
-    /// With recovery: the reads that were accepted last.
+    /// With recovery: the reads that were accepted last, as many as a peer can have in flight.
     accepted: VecDeque<ReadJob>,
 }
 
@@ -119,7 +119,10 @@ impl Answers {
             template: None,
             read_is_next: true,
             recovering: false,
-            accepted: VecDeque::with_capacity(config.recovery.as_ref().map_or(0, |_| reads)),
+            accepted: VecDeque::with_capacity(match config.recovery {
+                Some(_) if reads > 0 => MAX_IN_FLIGHT as usize,
+                Some(_) | None => 0,
+            }),
         }
     }
 
@@ -148,7 +151,7 @@ impl Answers {
 
     /// A read was accepted that may be asked for again.
     pub(crate) fn remember_read(&mut self, job: ReadJob) {
-        if self.accepted.len() >= self.read_limit {
+        if self.accepted.len() >= MAX_IN_FLIGHT as usize {
             self.accepted.pop_front();
         }
         self.accepted.push_back(job);

@@ -17,5 +17,7 @@ mod port_lost;
 mod reads;
 mod receive_checks;
 mod reception;
+mod recovery;
+mod recovery_stream;
 mod simulation;
 mod states;

@@ -1,0 +1,1 @@
+//! Message recovery, case by case.
