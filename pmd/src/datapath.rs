@@ -15,7 +15,7 @@ use crate::descriptor::{ControlSegment, control, status};
 use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck};
-use crate::post::Cursor;
+use crate::post::{Cursor, SlotCursor};
 use crate::queue::{Slot, WorkQueue};
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::RandomWords;
@@ -27,8 +27,6 @@ mod reads;
 #[cfg(test)]
 mod tests;
 
-use reads::ReadCursor;
-
 /// A VI as the poller knows it.
 pub(crate) struct ViPath {
     pub(crate) shared: &'static ViShared,
@@ -37,12 +35,15 @@ pub(crate) struct ViPath {
     pub(crate) send_cq: Option<&'static CqShared>,
     pub(crate) recv_cq: Option<&'static CqShared>,
     send_cursor: Cursor,
-    recv_cursor: Cursor,
+    recv_cursor: SlotCursor,
     /// Descriptors at the head of the send queue that were sent and are not complete.
     in_flight: u32,
+    /// Descriptors at the head of the receive queue that messages have claimed.
+    claimed: u32,
     /// In the run queue.
     pub(crate) queued: bool,
-    read_cursor: ReadCursor,
+    read_cursor: SlotCursor,
+    again_cursor: SlotCursor,
 }
 
 impl ViPath {
@@ -60,10 +61,12 @@ impl ViPath {
             send_cq,
             recv_cq,
             send_cursor: Cursor::default(),
-            recv_cursor: Cursor::default(),
+            recv_cursor: SlotCursor::default(),
             in_flight: 0,
+            claimed: 0,
             queued: false,
-            read_cursor: ReadCursor::default(),
+            read_cursor: SlotCursor::default(),
+            again_cursor: SlotCursor::default(),
         }
     }
 }
@@ -260,7 +263,10 @@ impl Datapath {
                 path.in_flight = path.in_flight.saturating_sub(1);
                 (&path.shared.send, path.send_cq)
             }
-            Side::Receive => (&path.shared.recv, path.recv_cq),
+            Side::Receive => {
+                path.claimed = path.claimed.saturating_sub(1);
+                (&path.shared.recv, path.recv_cq)
+            }
         };
         // SAFETY: we run under the turn; the reference ends with the completion below.
         let Some(slot) = (unsafe { queue.head() }) else {

@@ -90,6 +90,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.max_incoming = config.max_incoming;
     engine_config.max_reads_accepted = config.max_rdma_reads;
     engine_config.max_unanswered = config.max_in_flight;
+    engine_config.recovery = config.recovery_config();
     let neighbours = neighbours(config, station.id)?;
     log::info!(
         "{}: {} {} as N_Port {}, host {}, {} bytes a frame, {:?} progress",
