@@ -39,7 +39,8 @@ pub(crate) struct TxRecovery {
     pub(super) repairs: Repairs,
     /// When the other end was silent for too long; `None` if nothing is expected of it.
     deadline_ns: Option<u64>,
-    timer_set: bool,
+    /// When the timer fires; not later than that.
+    timer_ns: Option<u64>,
     /// Questions in a row without an answer.
     tries: u32,
     max_tries: u32,
@@ -58,7 +59,7 @@ impl TxRecovery {
             round_trip: RoundTrip::new(config),
             repairs: Repairs::new(),
             deadline_ns: None,
-            timer_set: false,
+            timer_ns: None,
             tries: 0,
             max_tries: config.tries,
             sample: None,
@@ -158,7 +159,8 @@ impl Engine {
         };
         let at_ns = now_ns + recovery.round_trip.timeout_ns();
         let at_ns = *recovery.deadline_ns.get_or_insert(at_ns);
-        if !core::mem::replace(&mut recovery.timer_set, true) {
+        if recovery.timer_ns.is_none_or(|timer_ns| timer_ns > at_ns) {
+            recovery.timer_ns = Some(at_ns);
             self.timers.set(at_ns, TimerKey::Recover(vi.0));
         }
     }
@@ -326,7 +328,7 @@ impl Engine {
         let Some(recovery) = tx.recovery.as_mut() else {
             return;
         };
-        recovery.timer_set = false;
+        recovery.timer_ns = None;
         let Some(deadline_ns) = recovery.deadline_ns.filter(|_| expects) else {
             return;
         };

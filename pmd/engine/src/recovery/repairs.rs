@@ -31,7 +31,8 @@ impl Repairs {
     }
 
     /// These frames are missing at the other end; returns how many of them will be sent again:
-    /// none if that is under way, or was done within the last `repeat_ns`, or if there is no room.
+    /// not those for which that is under way, or was done within the last `repeat_ns`, nor any
+    /// for which there is no room.
     pub(crate) fn ask(
         &mut self,
         now_ns: u64,
@@ -42,26 +43,30 @@ impl Repairs {
         let overlaps =
             |r: &Repair| r.msg_id == msg_id && r.begin < frames.end && frames.start < r.end;
         let fresh = |r: &Repair| r.sent_ns.is_none_or(|at| now_ns < at + repeat_ns);
-        if self.list.iter().any(|r| overlaps(r) && fresh(r)) {
-            return 0;
-        }
-        self.list.retain(|r| !overlaps(r));
+        self.list.retain(|r| fresh(r) || !overlaps(r));
         if self.list.len() >= MAX_REPAIRS {
             // Of what was sent again nothing is remembered that is old.
             self.list.retain(fresh);
         }
-        if self.list.len() >= MAX_REPAIRS {
-            return 0;
+        let mut asked = 0;
+        let mut from = frames.start;
+        while from < frames.end && self.list.len() < MAX_REPAIRS {
+            let others = self.list.iter().filter(|r| overlaps(r));
+            let next = others.filter(|r| r.end > from).min_by_key(|r| r.begin);
+            let (to, then) = next.map_or((frames.end, frames.end), |r| (r.begin, r.end));
+            if from < to {
+                self.list.push(Repair {
+                    msg_id,
+                    next: from,
+                    end: to,
+                    begin: from,
+                    sent_ns: None,
+                });
+                asked += to - from;
+            }
+            from = then;
         }
-        let count = frames.end - frames.start;
-        self.list.push(Repair {
-            msg_id,
-            next: frames.start,
-            end: frames.end,
-            begin: frames.start,
-            sent_ns: None,
-        });
-        count
+        asked
     }
 
     /// What is to be sent again next.
@@ -114,6 +119,21 @@ mod tests {
         assert_eq!(repairs.len(), 2);
         repairs.forget(|r| r.msg_id != 7);
         assert_eq!(repairs.next(), None);
+    }
+
+    #[test]
+    fn what_is_under_way_is_left_out_of_a_longer_run() {
+        let mut repairs = Repairs::new();
+        assert_eq!(repairs.ask(0, 7, 9..10, 10), 1);
+        assert_eq!(repairs.ask(0, 7, 4..6, 10), 2);
+        assert_eq!(repairs.ask(0, 7, 2..12, 10), 2 + 3 + 2);
+        let mut again = Vec::new();
+        while let Some(next) = repairs.next() {
+            again.push(next.next);
+            repairs.sent(1);
+        }
+        assert_eq!(again, [9, 4, 5, 2, 3, 6, 7, 8, 10, 11]);
+        assert_eq!(repairs.ask(5, 7, 0..20, 10), 2 + 8);
     }
 
     #[test]
