@@ -117,9 +117,9 @@ impl TxStream {
     pub(crate) fn unacknowledged(&self) -> u32 {
         self.recovery.as_ref().map_or(0, |recovery| {
             let whole = recovery.sent_frames.wrapping_sub(recovery.acked_frames);
-            whole
-                .wrapping_add(self.begun_frames())
-                .wrapping_sub(recovery.una_frames)
+            let sent = whole.wrapping_add(self.begun_frames());
+            // A message that failed while it was sent may be placed in part.
+            sent.saturating_sub(recovery.una_frames)
         })
     }
 

@@ -630,6 +630,29 @@ fn memory_that_is_gone_when_it_is_sent_again_fails_the_descriptor() {
     }
 }
 
+/// A message of which the other end has a part, and whose memory goes while it is sent.
+#[test]
+fn a_fault_behind_a_read_is_told_although_the_window_counted_on_its_message() {
+    let (mut net, a, b) = pair_with(RD, |_, config| {
+        let recovery = config.recovery.as_mut().expect("on");
+        (recovery.min_window_frames, recovery.max_window_frames) = (20, 20);
+    });
+    net.post_receive(SERVER, b, 60_000);
+    net.wire.lose(SERVER, ReadResponse, 1);
+    net.post_read(CLIENT, a, (0, TARGET), 100);
+    let gone = Send {
+        data: vec![1; 60_000],
+        gone_from: Some(50_000),
+        ..Send::default()
+    };
+    net.post(CLIENT, a, gone);
+    net.advance(100 * MS);
+    let failed = Status::PROTECTION.with(Status::PARTIAL);
+    let mut log = vec![sent(0, 100), send_failed(1, failed)];
+    log.extend(broken());
+    assert_eq!(net.log(CLIENT, a), log);
+}
+
 /// Frames that no sender of ours would cut so, and frames of two messages under one number.
 #[test]
 fn frames_that_do_not_fit_their_message_are_dropped() {

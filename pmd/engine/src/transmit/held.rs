@@ -23,7 +23,7 @@ impl Engine {
         host: &mut H,
     ) -> Option<Step> {
         let tx = self.tx_mut(vi)?;
-        if tx.in_flight.holds(work) || tx.window_is_full() {
+        if tx.in_flight.holds(work) {
             tx.in_flight.holding = true;
             return Some(Step::Nothing);
         }
@@ -33,7 +33,10 @@ impl Engine {
             return Some(Step::Broken);
         }
         if work.fault.is_ok() {
-            return None;
+            return tx.window_is_full().then(|| {
+                tx.in_flight.holding = true;
+                Step::Nothing
+            });
         }
         Some(if self.refuse_local(now_ns, vi, *work, host) {
             Step::Next
