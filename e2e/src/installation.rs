@@ -82,6 +82,27 @@ impl Installation {
         programs
     }
 
+    /// Builds a program of around 2000 as its makefile did: `cc SOURCES $(pkg-config --cflags --libs vipl)`.
+    ///
+    /// # Panics
+    /// If it does not build.
+    pub fn old_program(&self, name: &str, sources: &[&str]) -> PathBuf {
+        let program = self.scratch.file(name);
+        let script = format!(
+            "cc -std=c89 -Wall -Wextra -pedantic -Werror -O1 -g -pthread {} -o {} \
+             $(pkg-config --cflags --libs vipl) -Wl,-rpath,$(pkg-config --variable=libdir vipl)",
+            sources.join(" "),
+            program.display(),
+        );
+        succeed(
+            Command::new("sh")
+                .args(["-e", "-c", &script])
+                .current_dir(workspace().join("vipl/capi/tests/old_programs"))
+                .env("PKG_CONFIG_PATH", self.prefix().join("lib/pkgconfig")),
+        );
+        program
+    }
+
     /// One of the examples.
     pub fn program(&self, name: &str) -> PathBuf {
         self.scratch.file(name)

@@ -32,6 +32,9 @@ impl core::fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Every queue of a NIC is notified of: two of each VI, and every completion queue.
+const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
+
 fn error(text: impl Into<String>) -> ConfigError {
     ConfigError(text.into())
 }
@@ -172,6 +175,9 @@ pub struct NicConfig {
     pub max_cq_entries: u32,
     /// Handlers that wait to be called, on each work queue and completion queue.
     pub max_notifies_per_queue: u32,
+    /// Threads that call such handlers in one process: one for each queue that was ever asked to,
+    /// until it ends.
+    pub max_notify_threads: u32,
     /// Longest message in bytes.
     pub max_transfer_bytes: u32,
     /// Registered regions, at most 65535.
@@ -186,10 +192,10 @@ pub struct NicConfig {
     pub max_incoming: u32,
     /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
     pub max_rdma_reads: u16,
-    /// Descriptors of a VI that are sent and not complete, and answers that it owes its peer, at
-    /// a time: RDMA reads and all that is posted behind them, at Reliable Reception everything.
-    /// What is posted beyond waits. 1 to 256. Both ends should have the same: one that owes more
-    /// answers than this while its port has no room breaks the connection.
+    /// Descriptors of a VI that are sent and not complete, at a time: RDMA reads and all that is
+    /// posted behind them, at Reliable Reception and with `recovery` everything. What is posted
+    /// beyond waits. 1 to 256. The other end may have another value: each keeps up to 256 responses that its port
+    /// has no room for.
     pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
@@ -266,6 +272,7 @@ impl Default for NicConfig {
             max_cq: 1024,
             max_cq_entries: 1 << 20,
             max_notifies_per_queue: 1024,
+            max_notify_threads: 1024,
             max_transfer_bytes: 1 << 20,
             max_regions: 32768,
             max_registered_bytes: 1 << 40,
@@ -411,6 +418,12 @@ impl NicConfig {
             1 << 20,
         )?;
         within(
+            "max_notify_threads",
+            u64::from(self.max_notify_threads),
+            1,
+            MAX_NOTIFY_THREADS,
+        )?;
+        within(
             "max_ptags",
             u64::from(self.max_ptags),
             u64::from(self.max_vi),
@@ -418,7 +431,8 @@ impl NicConfig {
         )?;
         within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
         within("max_rdma_reads", u64::from(self.max_rdma_reads), 1, 256)?;
-        within("max_in_flight", u64::from(self.max_in_flight), 1, 256)?;
+        let most = u64::from(vi_engine::MAX_UNANSWERED);
+        within("max_in_flight", u64::from(self.max_in_flight), 1, most)?;
         within(
             "max_transfer_bytes",
             u64::from(self.max_transfer_bytes),

@@ -9,11 +9,12 @@ use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication,
 use crate::config::Protection;
 use crate::datapath::ViPath;
 use crate::device::Device;
-use crate::memory::TagCheck;
+use crate::memory::{RegionError, TagCheck};
 use crate::notify::{self, Ended};
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
 use crate::queue::Reaped;
+use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::token::Held;
 use crate::vi::{ViSettings, ViShared, cq_of};
@@ -21,9 +22,11 @@ use crate::vi::{ViSettings, ViShared, cq_of};
 pub(crate) mod attributes;
 mod cq;
 mod peer;
+mod tags;
 
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
 pub(crate) use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
+pub(crate) use tags::destroy_ptag;
 
 /// Reliability level bits that are served: all three.
 pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
@@ -75,6 +78,15 @@ impl From<ConnectError> for ControlError {
             ConnectError::Resources => Self::Resource,
             ConnectError::InvalidState => Self::InvalidState,
             ConnectError::Invalid => Self::InvalidParameter,
+        }
+    }
+}
+
+impl From<RegionError> for ControlError {
+    fn from(error: RegionError) -> Self {
+        match error {
+            RegionError::Invalid => Self::InvalidParameter,
+            RegionError::Resource => Self::Resource,
         }
     }
 }
@@ -133,7 +145,8 @@ fn level(bit: u16) -> Option<Level> {
     }
 }
 
-/// Checks the attributes of a VI in the order in which the guide lists their errors.
+/// Checks the attributes of a VI in the order in which the guide lists their errors. The caller
+/// holds the turn, so that the tag is there until the VI has it.
 fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, TagCheck)> {
     let level = level(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
     let limit = u64::from(device.config.max_transfer_bytes);
@@ -146,15 +159,7 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     let tag = if settings.ptag == 0 {
         match device.config.protection {
             Protection::Strict => return Err(ControlError::Ptag),
-            Protection::Lenient => {
-                if !device.leniency_told.swap(true, Ordering::Relaxed) {
-                    log::warn!(
-                        "NIC {}: protection is lenient: VIs without a tag may use every region of this process",
-                        device.config.name
-                    );
-                }
-                TagCheck::Lenient
-            }
+            Protection::Lenient => TagCheck::Lenient,
         }
     } else {
         let tag = device
@@ -169,6 +174,16 @@ fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, Tag
     Ok((level, tag))
 }
 
+/// Says once that a VI goes without a tag. Not under the turn: the logger is the program's.
+fn tell_leniency(device: &Device, tag: TagCheck) {
+    if tag == TagCheck::Lenient && !device.leniency_told.swap(true, Ordering::Relaxed) {
+        log::warn!(
+            "NIC {}: protection is lenient: VIs without a tag may use every region of this process",
+            device.config.name
+        );
+    }
+}
+
 /// Makes a VI; returns its handle (VIPL 3.2.1). 0 for a completion queue means none.
 pub(crate) fn create_vi(
     device: &'static Device,
@@ -176,8 +191,8 @@ pub(crate) fn create_vi(
     settings: &ViSettings,
     (send_cq, recv_cq): (u64, u64),
 ) -> Outcome<u64> {
-    let (level, tag) = check_settings(device, settings)?;
     let mut held = device.hold();
+    let (level, tag) = check_settings(device, settings)?;
     let poller = working_poller_for(&mut held, device, instance)?;
     let cq = |raw: u64| match cq_of(raw) {
         Some(cq) if core::ptr::eq(cq.device, device) => Ok(Some(cq)),
@@ -210,6 +225,8 @@ pub(crate) fn create_vi(
         let [send_cq, recv_cq] = cqs;
         *place = Some(ViPath::new(vi, handle, tag, send_cq, recv_cq));
     }
+    drop(held);
+    tell_leniency(device, tag);
     Ok(handle)
 }
 
@@ -263,7 +280,8 @@ fn detach(vi: &'static ViShared, poller: &mut Poller, ended: &mut Vec<Ended>) {
     let Some(path) = place.and_then(Option::take) else {
         return;
     };
-    for cq in [path.send_cq, path.recv_cq].into_iter().flatten() {
+    let reports = [path.send_reports, path.recv_reports];
+    for cq in reports.into_iter().filter_map(|reports| reports.cq) {
         let last = cq.attached.fetch_sub(1, Ordering::Relaxed) == 1;
         // A queue that outlived its opening for the sake of this VI.
         if last && !vi.device.instances.is_open(cq.instance()) {
@@ -290,15 +308,6 @@ fn end_connection(vi: &'static ViShared, poller: &mut Poller) {
     // Idle all the same.
     poller.path.failed.retain(|failed| *failed != vi.index);
     poller.path.flush();
-}
-
-/// Is a tag used by a VI or a region?
-pub(crate) fn tag_in_use(device: &'static Device, tag: u32) -> bool {
-    device.regions.uses_tag(tag)
-        || device
-            .vis
-            .iter()
-            .any(|vi| vi.live_handle() != 0 && vi.tag.load(Ordering::Relaxed) == tag)
 }
 
 /// Releases whatever an opening that ended still owns (VIPL 3.1.2); `conns` are the requests
@@ -355,7 +364,7 @@ pub(crate) fn connect_wait(
         let poller = working_poller_for(&mut held, device, instance)?;
         (poller.engine.listen(local.discriminator), device.epoch())
     };
-    let found = wait(device, limit, || {
+    let found = wait(device, Event::CONTROL, limit, || {
         let mut held = device.hold();
         match working_poller_for(&mut held, device, instance) {
             Ok(poller) => poller.engine.take_indication(listener).map(Ok),
@@ -386,7 +395,7 @@ pub(crate) fn connect_wait(
 fn outcome(vi: &'static ViShared, handle: u64) -> Outcome<Attributes> {
     let device = vi.device;
     // The procedure has its own time-outs: this wait ends with them, or with the VI.
-    let found = wait(device, None, || {
+    let found = wait(device, Event::CONTROL, None, || {
         let mut held = device.hold();
         match poller_of(&mut held, vi, handle) {
             Ok(poller) => poller

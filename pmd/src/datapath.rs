@@ -17,6 +17,7 @@ use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck};
 use crate::post::{Cursor, SlotCursor};
 use crate::queue::{Slot, WorkQueue};
+use crate::sleepers::Event;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::RandomWords;
 use crate::vi::{CqShared, ViShared};
@@ -27,13 +28,31 @@ mod reads;
 #[cfg(test)]
 mod tests;
 
+/// Where the completions of a work queue are told.
+#[derive(Clone, Copy)]
+pub(crate) struct Reports {
+    pub(crate) cq: Option<&'static CqShared>,
+    /// What those sleep for who wait for them.
+    event: Event,
+}
+
+impl Reports {
+    fn of(cq: Option<&'static CqShared>, vi: ViIndex, side: Side) -> Self {
+        let event = match cq {
+            Some(cq) => cq.event(),
+            None => Event::on_work_queue(vi.0, side == Side::Receive),
+        };
+        Self { cq, event }
+    }
+}
+
 /// A VI as the poller knows it.
 pub(crate) struct ViPath {
     pub(crate) shared: &'static ViShared,
     pub(crate) handle: u64,
     pub(crate) tag: TagCheck,
-    pub(crate) send_cq: Option<&'static CqShared>,
-    pub(crate) recv_cq: Option<&'static CqShared>,
+    pub(crate) send_reports: Reports,
+    pub(crate) recv_reports: Reports,
     send_cursor: Cursor,
     recv_cursor: SlotCursor,
     /// Descriptors at the head of the send queue that were sent and are not complete.
@@ -58,8 +77,8 @@ impl ViPath {
             shared,
             handle,
             tag,
-            send_cq,
-            recv_cq,
+            send_reports: Reports::of(send_cq, shared.index, Side::Send),
+            recv_reports: Reports::of(recv_cq, shared.index, Side::Receive),
             send_cursor: Cursor::default(),
             recv_cursor: SlotCursor::default(),
             in_flight: 0,
@@ -94,8 +113,8 @@ pub(crate) struct Datapath {
     /// A burst of one frame costs the port no more than its share of a larger burst:
     /// frames are given to it at once.
     send_alone: bool,
-    /// A descriptor was completed, or a control call got its answer, in this turn.
-    pub(crate) completed: bool,
+    /// What happened in this turn that somebody may sleep for.
+    pub(crate) happened: Event,
     /// VIs that have something to send.
     pub(crate) run: VecDeque<ViIndex>,
     /// VIs that must go to the Error state when the engine is done with its verb.
@@ -128,7 +147,7 @@ impl Datapath {
             events,
             vis: (0..max_vi).map(|_| None).collect(),
             batch: MbufBatch::new(),
-            completed: false,
+            happened: Event::NONE,
             run: VecDeque::with_capacity(max_vi as usize),
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
@@ -258,14 +277,14 @@ impl Datapath {
         let Some(path) = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut) else {
             return;
         };
-        let (queue, cq): (&WorkQueue, _) = match side {
+        let (queue, reports): (&WorkQueue, _) = match side {
             Side::Send => {
                 path.in_flight = path.in_flight.saturating_sub(1);
-                (&path.shared.send, path.send_cq)
+                (&path.shared.send, path.send_reports)
             }
             Side::Receive => {
                 path.claimed = path.claimed.saturating_sub(1);
-                (&path.shared.recv, path.recv_cq)
+                (&path.shared.recv, path.recv_reports)
             }
         };
         // SAFETY: we run under the turn; the reference ends with the completion below.
@@ -288,8 +307,8 @@ impl Datapath {
             unsafe { write_completion(slot.address, word, length_bytes, immediate) };
         }
         let sequence = queue.complete_head();
-        self.completed = true;
-        if let Some(cq) = cq {
+        self.happened |= reports.event;
+        if let Some(cq) = reports.cq {
             let entry = Entry {
                 vi: path.handle,
                 sequence,

@@ -21,6 +21,7 @@ use crate::notify;
 use crate::open::{self, OpenError};
 use crate::poller::Poller;
 use crate::progress::{self, Rest};
+use crate::sleepers::{Event, Sleepers};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::token::{Held, Token};
 use crate::vi::{CqShared, Shelf, ViShared};
@@ -48,10 +49,7 @@ pub(crate) struct Device {
     pub(crate) inline: bool,
     /// Changes with every call of the program that polls.
     pub(crate) activity: AtomicU32,
-    /// Threads that sleep on `changed`.
-    pub(crate) sleepers: AtomicU32,
-    /// Bumped when something completed while someone slept.
-    pub(crate) changed: AtomicU32,
+    pub(crate) sleepers: Sleepers,
     pub(crate) rest: Rest,
     /// Counts how often the NIC went down; threads of an earlier time end.
     epoch: AtomicU32,
@@ -60,6 +58,8 @@ pub(crate) struct Device {
     /// A VI without a tag was let through; said once.
     pub(crate) leniency_told: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Of queues that are notified of.
+    pub(crate) notify_threads: AtomicU32,
 }
 
 /// The device with this number.
@@ -88,13 +88,13 @@ impl Device {
             instances: Instances::default(),
             inline: config.progress == Progress::Inline,
             activity: AtomicU32::new(0),
-            sleepers: AtomicU32::new(0),
-            changed: AtomicU32::new(0),
+            sleepers: Sleepers::new(),
             rest: Rest::default(),
             epoch: AtomicU32::new(0),
             foreign: AtomicBool::new(false),
             leniency_told: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
+            notify_threads: AtomicU32::new(0),
             config,
         }
     }
@@ -215,23 +215,19 @@ impl Device {
         self.activity.store(seen.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Wakes whoever sleeps until something completes, if anything did.
+    /// Wakes whoever sleeps until something happens that did.
     #[inline]
     pub(crate) fn announce(&self, poller: &mut Poller) {
-        if core::mem::take(&mut poller.path.completed) {
-            // Partner: the heavy barrier in `wait`. Either we see the sleeper, or it
-            // sees the completion.
-            crate::sync::light_barrier();
-            if self.sleepers.load(Ordering::Relaxed) != 0 {
-                self.wake_sleepers();
-            }
+        let happened = core::mem::take(&mut poller.path.happened);
+        if !happened.is_none() {
+            self.sleepers.tell(happened);
         }
     }
 
+    /// Wakes whoever sleeps, for whatever.
     #[cold]
     pub(crate) fn wake_sleepers(&self) {
-        self.changed.fetch_add(1, Ordering::SeqCst);
-        crate::sync::futex_wake(&self.changed, i32::MAX, false);
+        self.sleepers.wake(Event::ALL);
     }
 
     /// Counters of the data path and the engine, by name.

@@ -38,6 +38,7 @@ mod poller;
 mod post;
 mod progress;
 mod queue;
+mod sleepers;
 mod sync;
 mod sys;
 mod token;

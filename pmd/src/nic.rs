@@ -13,7 +13,6 @@ use crate::config::NicConfig;
 use crate::control::{self, ControlError, Outcome, attributes};
 use crate::device::{self, Device, device_of};
 use crate::instance::Handler;
-use crate::memory::RegionError;
 use crate::open::OpenError;
 use crate::sys;
 use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
@@ -97,18 +96,7 @@ pub fn create_ptag(handle: u64) -> Outcome<u64> {
 
 /// Ends a protection tag that nothing uses (VIPL 3.4.2).
 pub fn destroy_ptag(handle: u64, ptag: u64) -> Outcome<()> {
-    let device = nic(handle)?;
-    let tag = device
-        .instances
-        .tag(device.number(), ptag)
-        .ok_or(ControlError::InvalidParameter)?;
-    // Nobody gives it to a VI or a region between the look and the end.
-    let _no_turn_runs = device.hold();
-    if control::tag_in_use(device, tag) {
-        return Err(ControlError::Resource);
-    }
-    device.instances.destroy_tag(tag);
-    Ok(())
+    control::destroy_ptag(nic(handle)?, ptag)
 }
 
 /// Attributes of a region, with the tag as a handle; 0 for none.
@@ -134,29 +122,17 @@ pub unsafe fn register(
     settings: &MemSettings,
 ) -> Outcome<u32> {
     let device = nic(handle)?;
-    let attributes = attributes::check_region(device, settings)?;
+    attributes::check_region(device, settings)?;
     let mut seed = [0u8; 2];
     sys::random_bytes(&mut seed);
-    let region = device
-        .regions
-        .register(
-            handle,
-            address,
-            length_bytes,
-            attributes,
-            u16::from_ne_bytes(seed),
-        )
-        .map_err(|e| match e {
-            RegionError::Invalid => ControlError::InvalidParameter,
-            RegionError::Resource => ControlError::Resource,
-        })?;
-    if !device.instances.is_open(handle) {
-        // Closed meanwhile: nobody else would end this registration.
-        let _no_turn_runs = device.hold();
-        device.regions.deregister(address, region);
-        return Err(ControlError::InvalidParameter);
-    }
-    Ok(region)
+    let seed = u16::from_ne_bytes(seed);
+    // Once more, where whoever closes the opening or ends the tag finds the region, or is found.
+    let admit = || {
+        nic(handle)?;
+        attributes::check_region(device, settings)
+    };
+    let regions = &device.regions;
+    regions.register(handle, address, length_bytes, seed, admit)
 }
 
 /// Ends a registration (VIPL 3.4.4). When this returns, nothing touches the memory any more,

@@ -20,17 +20,20 @@
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::instance;
 use crate::progress::wait;
+use crate::sleepers::Event;
 use crate::sync::Ordering;
-use crate::sys;
 use crate::vi::{CqShared, ViShared, cq_of, vi_of};
 use crate::work::{self, CqEntry, Done, Queue};
+
+mod slot;
+
+pub(crate) use slot::{Ended, NotifySlot, ViNotify, settle};
 
 /// A descriptor that came off its queue for a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +66,7 @@ pub(crate) enum Look<F> {
 }
 
 /// A queue, for as long as its handle is good.
-pub(crate) trait Source: Send + Sync + 'static {
+pub(crate) trait Source: Copy + Send + Sync + 'static {
     type Found: Copy + Send + 'static;
 
     fn device(&self) -> &'static Device;
@@ -73,9 +76,12 @@ pub(crate) trait Source: Send + Sync + 'static {
     /// May a handler be asked for now?
     fn admit(&self) -> Outcome<()>;
     fn look(&self) -> Look<Self::Found>;
+    /// What a thread sleeps for that looks again and again.
+    fn event(&self) -> Event;
 }
 
 /// A work queue of a VI.
+#[derive(Clone, Copy)]
 pub(crate) struct WorkSource {
     vi: &'static ViShared,
     handle: u64,
@@ -85,6 +91,10 @@ pub(crate) struct WorkSource {
 
 impl Source for WorkSource {
     type Found = Option<Returned>;
+
+    fn event(&self) -> Event {
+        self.vi.event(self.queue)
+    }
 
     fn device(&self) -> &'static Device {
         self.vi.device
@@ -124,6 +134,7 @@ impl Source for WorkSource {
 }
 
 /// A completion queue.
+#[derive(Clone, Copy)]
 pub(crate) struct CqSource {
     cq: &'static CqShared,
     handle: u64,
@@ -132,6 +143,10 @@ pub(crate) struct CqSource {
 
 impl Source for CqSource {
     type Found = CqEntry;
+
+    fn event(&self) -> Event {
+        self.cq.event()
+    }
 
     fn device(&self) -> &'static Device {
         self.cq.device
@@ -186,6 +201,18 @@ enum Step<F> {
 }
 
 impl<S: Source> Notifier<S> {
+    fn new(source: S) -> Self {
+        Self {
+            source,
+            requests: Mutex::new(Requests {
+                waiting: VecDeque::new(),
+                owed: VecDeque::new(),
+                ended: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Requests<S::Found>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -238,8 +265,8 @@ impl<S: Source> Notifier<S> {
                 return owed;
             }
             // Without a limit it does not time out.
-            if let Ok(Step::Call(handler, found)) = wait(self.source.device(), None, || self.look())
-            {
+            let (device, event) = (self.source.device(), self.source.event());
+            if let Ok(Step::Call(handler, found)) = wait(device, event, None, || self.look()) {
                 return Some((handler, found));
             }
         }
@@ -294,135 +321,20 @@ impl<S: Source> Cancel for Notifier<S> {
     }
 }
 
-struct Running<S: Source> {
-    notifier: Arc<Notifier<S>>,
-    thread: JoinHandle<()>,
-}
-
-impl<S: Source> Running<S> {
-    fn start(source: S) -> Outcome<Self> {
-        let name = &source.device().config.name;
-        let builder = std::thread::Builder::new().name(format!("notify-{name}"));
-        let notifier = Arc::new(Notifier {
-            source,
-            requests: Mutex::new(Requests {
-                waiting: VecDeque::new(),
-                owed: VecDeque::new(),
-                ended: false,
-            }),
-            changed: Condvar::new(),
-        });
-        let run = {
-            let notifier = Arc::clone(&notifier);
-            move || notifier.run()
-        };
-        match sys::without_signals(|| builder.spawn(run)) {
-            Ok(thread) => Ok(Self { notifier, thread }),
-            Err(error) => {
-                let name = &notifier.source.device().config.name;
-                log::error!("NIC {name}: cannot start a notify thread: {error}");
-                Err(ControlError::Resource)
-            }
-        }
-    }
-}
-
-/// Where a queue keeps its notifier, once it has one.
-pub(crate) struct NotifySlot<S: Source>(Mutex<Option<Running<S>>>);
-
-impl<S: Source> NotifySlot<S> {
-    pub(crate) const fn new() -> Self {
-        Self(Mutex::new(None))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Running<S>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Queues a handler. A refused one is dropped outside of the lock: it may own things of
-    /// the program's.
-    fn ask(&self, source: S, handler: Handler<S::Found>) -> Outcome<()> {
-        let refused = {
-            let mut slot = self.lock();
-            // Under the lock, which whoever ends the queue takes when it is not live any more.
-            if !source.is_live() {
-                return Err(ControlError::InvalidParameter);
-            }
-            source.admit()?;
-            let running = match slot.take() {
-                Some(running) => running,
-                None => Running::start(source)?,
-            };
-            slot.insert(running).notifier.push(handler)
-        };
-        refused.map_err(|_handler| ControlError::Resource)
-    }
-
-    /// Ends the notifier of a queue that is not live any more, if it has one. The caller may
-    /// hold the NIC's turn; [`settle`] does the rest without it.
-    pub(crate) fn end(&self) -> Option<Ended> {
-        let Running { notifier, thread } = self.lock().take()?;
-        Some(Ended { notifier, thread })
-    }
-}
-
-/// The notifier of a queue that ended.
-#[must_use = "its thread goes on until `settle`"]
-pub(crate) struct Ended {
-    notifier: Arc<dyn Cancel>,
-    thread: JoinHandle<()>,
-}
-
-/// Cancels what was asked of queues that ended, and waits until none of their handlers runs,
-/// unless this is called from one. The caller holds no turn and no lock.
-pub(crate) fn settle(ended: Vec<Ended>) {
-    for Ended { notifier, .. } in &ended {
-        notifier.cancel();
-    }
-    if instance::in_handler() {
-        return;
-    }
-    for Ended { thread, .. } in ended {
-        if thread.join().is_err() {
-            log::error!("a notify thread panicked");
-        }
-    }
-}
-
-/// The notifiers of a VI's queues.
-pub(crate) struct ViNotify {
-    send: NotifySlot<WorkSource>,
-    recv: NotifySlot<WorkSource>,
-}
-
-impl ViNotify {
-    pub(crate) const fn new() -> Self {
-        Self {
-            send: NotifySlot::new(),
-            recv: NotifySlot::new(),
-        }
-    }
-
-    /// As [`NotifySlot::end`], for both.
-    pub(crate) fn end(&self) -> impl Iterator<Item = Ended> {
-        [self.send.end(), self.recv.end()].into_iter().flatten()
-    }
-}
-
 /// Has `handler` called with the next descriptor of a work queue that nobody asked for before,
 /// on a thread of the queue's own (VIPL 3.5.9, 3.5.10). When the queue becomes empty, those who
 /// asked for more are called with `None`; when the VI ends, they are dropped.
 pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
     let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
-    let (slot, cq) = match queue {
-        Queue::Send => (&vi.notify.send, &vi.send_cq),
-        Queue::Receive => (&vi.notify.recv, &vi.recv_cq),
+    let cq = match queue {
+        Queue::Send => &vi.send_cq,
+        Queue::Receive => &vi.recv_cq,
     };
     if cq.load(Ordering::Relaxed) != 0 {
         return Err(ControlError::Resource);
     }
     let nic = vi.instance();
-    slot.ask(
+    vi.notify.slot(queue).ask(
         WorkSource {
             vi,
             handle,

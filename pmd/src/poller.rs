@@ -11,6 +11,7 @@ use crate::datapath::Datapath;
 use crate::doorbell::Doorbells;
 use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
+use crate::sleepers::Event;
 
 /// Frames that one VI may send before the next one has its turn.
 const VI_BUDGET_FRAMES: u32 = 32;
@@ -270,7 +271,7 @@ impl Poller {
         self.path.fail_port();
         self.engine.port_lost(now_ns, &mut self.path);
         self.path.events.push(AsyncEvent::of_nic());
-        self.path.completed = true;
+        self.path.happened = Event::ALL;
     }
 
     #[cold]

@@ -30,6 +30,7 @@ use crate::config::Progress;
 use crate::device::Device;
 use crate::open::OpenError;
 use crate::poller::Poller;
+use crate::sleepers::Event;
 use crate::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
 use crate::sys;
 
@@ -263,7 +264,7 @@ fn inline(device: &'static Device, epoch: u32) {
         sync::futex_wait(&device.rest.bell, seen.bell, Some(look_ns), false);
         keep_up(device, &mut upkeep);
         let now = Seen::of(device);
-        let sleeps = now.bell != seen.bell && device.sleepers.load(Ordering::SeqCst) != 0;
+        let sleeps = now.bell != seen.bell && device.sleepers.any();
         let polls = now.activity != seen.activity;
         if sleeps || (!polls && seen_at.elapsed() >= silence) {
             seen = take_over(device, epoch, now, &mut upkeep);
@@ -412,9 +413,11 @@ fn longest_rest(poller: &mut Poller, idle: Duration) -> Duration {
 pub(crate) struct TimedOut;
 
 /// Polls until `look` finds something: spins for the configured time, then sleeps.
+/// `event`: what may have happened when `look` finds something that it did not find before.
 /// `limit`: `None` waits for ever.
 pub(crate) fn wait<T>(
     device: &'static Device,
+    event: Event,
     limit: Option<Duration>,
     mut look: impl FnMut() -> Option<T>,
 ) -> Result<T, TimedOut> {
@@ -437,24 +440,13 @@ pub(crate) fn wait<T>(
         }
     }
     loop {
-        let seen = device.changed.load(Ordering::SeqCst);
-        device.sleepers.fetch_add(1, Ordering::SeqCst);
-        // Partner: the light barrier in `Device::announce`.
-        sync::heavy_barrier();
-        let found = look();
         let left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
-        if found.is_none() && left != Some(Duration::ZERO) {
+        let left_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        let found = device.sleepers.sleep(event, left_ns, &mut look, || {
             if device.inline {
                 device.rest.call_in();
             }
-            sync::futex_wait(
-                &device.changed,
-                seen,
-                left.map(|l| u64::try_from(l.as_nanos()).unwrap_or(u64::MAX)),
-                false,
-            );
-        }
-        device.sleepers.fetch_sub(1, Ordering::SeqCst);
+        });
         if let Some(found) = found.or_else(&mut look) {
             return Ok(found);
         }

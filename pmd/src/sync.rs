@@ -91,6 +91,65 @@ pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_ns: Option<u64
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, expected, timeout) };
 }
 
+/// As [`futex_wait`] inside the process, for any of the events whose bits are set.
+pub(crate) fn futex_wait_for(
+    word: &AtomicU32,
+    expected: u32,
+    timeout_ns: Option<u64>,
+    events: u32,
+) {
+    // This call wants the end of the time, where the other one wants its length.
+    let end = timeout_ns.map(|ns| {
+        let mut now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: writes one timespec of this frame.
+        unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+        let nanos = now.tv_nsec as u64 + ns % 1_000_000_000;
+        libc::timespec {
+            tv_sec: now.tv_sec + (ns / 1_000_000_000 + nanos / 1_000_000_000) as libc::time_t,
+            tv_nsec: (nanos % 1_000_000_000) as libc::c_long,
+        }
+    });
+    let end = end.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let op = libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG;
+    let unused = core::ptr::null::<u32>();
+    // SAFETY: the word lives as long as the borrow; `end` is null or points to a timespec of
+    // this frame. The kernel reads both and keeps neither.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            op,
+            expected,
+            end,
+            unused,
+            events,
+        )
+    };
+}
+
+/// Wakes the threads that sleep on `word` by [`futex_wait_for`] for any of these events; how
+/// many there were.
+pub(crate) fn futex_wake_for(word: &AtomicU32, events: u32) -> usize {
+    let op = libc::FUTEX_WAKE_BITSET | libc::FUTEX_PRIVATE_FLAG;
+    let unused = core::ptr::null::<u32>();
+    // SAFETY: the kernel uses the address as a key only; the word lives as long as the borrow.
+    let woken = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            op,
+            i32::MAX,
+            unused,
+            unused,
+            events,
+        )
+    };
+    usize::try_from(woken).unwrap_or(0)
+}
+
 /// Wakes up to `count` threads that sleep on `word`.
 pub(crate) fn futex_wake(word: &AtomicU32, count: i32, shared: bool) {
     let op = libc::FUTEX_WAKE | if shared { 0 } else { libc::FUTEX_PRIVATE_FLAG };

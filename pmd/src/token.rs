@@ -135,6 +135,12 @@ impl<T> Token<T> {
         self.hold_slowly(GUEST)
     }
 
+    /// Control calls that wait.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn waiting(&self) -> u32 {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
     /// In, if this thread is the owner and its bias stands.
     #[inline]
     fn enter_as_owner(&self, me: u64) -> Option<Held<'_, T>> {

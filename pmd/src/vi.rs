@@ -10,6 +10,7 @@ use crate::cq::{CompletionRing, Entry};
 use crate::device::{Device, device_of};
 use crate::notify::{CqSource, NotifySlot, ViNotify};
 use crate::queue::{PostEnd, ReapEnd, WorkQueue};
+use crate::sleepers::Event;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use crate::token::Held;
 
@@ -245,6 +246,11 @@ impl CqShared {
 
     pub(crate) fn instance(&self) -> u64 {
         self.instance.load(Ordering::Relaxed)
+    }
+
+    /// What those sleep for who wait for an entry.
+    pub(crate) fn event(&self) -> Event {
+        Event::on_completion_queue(self.index)
     }
 
     /// Entries for every descriptor that can be posted on the attached work queues.

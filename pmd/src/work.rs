@@ -17,6 +17,7 @@ use crate::memory::TagCheck;
 use crate::post::{Header, PostRules};
 use crate::progress::wait;
 use crate::queue::{PostEnd, Reaped, Slot, WorkQueue};
+use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViShared, cq_at, cq_of, vi_at, vi_of};
 
@@ -45,6 +46,12 @@ impl ViShared {
             Queue::Send => &self.send,
             Queue::Receive => &self.recv,
         }
+    }
+
+    /// What those sleep for who wait for completions of a queue that reports to no completion
+    /// queue.
+    pub(crate) fn event(&self, queue: Queue) -> Event {
+        Event::on_work_queue(self.index.0, queue == Queue::Receive)
     }
 
     #[inline]
@@ -234,9 +241,11 @@ pub fn wait_done(handle: u64, queue: Queue, limit: Option<Duration>) -> Outcome<
     if cq.load(Ordering::Relaxed) != 0 {
         return Err(ControlError::Resource);
     }
-    wait(vi.device, limit, || match reap(vi, handle, queue) {
-        Ok(Done::NotDone) => None,
-        found => Some(found),
+    wait(vi.device, vi.event(queue), limit, || {
+        match reap(vi, handle, queue) {
+            Ok(Done::NotDone) => None,
+            found => Some(found),
+        }
     })?
 }
 
@@ -288,5 +297,7 @@ pub fn cq_done(handle: u64) -> Outcome<Option<CqEntry>> {
 /// Waits for an entry of a completion queue (VIPL 3.5.8); `None` waits for ever.
 pub fn cq_wait(handle: u64, limit: Option<Duration>) -> Outcome<CqEntry> {
     let cq = cq_of(handle).ok_or(ControlError::InvalidParameter)?;
-    wait(cq.device, limit, || take(cq, handle).transpose())?
+    wait(cq.device, cq.event(), limit, || {
+        take(cq, handle).transpose()
+    })?
 }

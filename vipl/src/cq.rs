@@ -68,7 +68,7 @@ impl CompletionQueue {
     ///
     /// # Errors
     /// [`VipError::ErrorResource`](crate::VipError::ErrorResource) when `max_notifies_per_queue` handlers wait already,
-    /// or no thread can be started.
+    /// `max_notify_threads` other queues of the NIC have a thread, or none can be started.
     pub fn notify(&self, handler: impl FnOnce(CqEntry) + Send + 'static) -> Result<()> {
         provider::cq_notify(self.shared.handle, move |_nic, entry| handler(entry))
     }

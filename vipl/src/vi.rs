@@ -287,7 +287,8 @@ impl Vi {
     ///
     /// # Errors
     /// [`VipError::DescriptorError`] when nothing is posted; [`VipError::ErrorResource`] when the queue reports to a
-    /// completion queue, when `max_notifies_per_queue` handlers wait already, or when no thread can be started.
+    /// completion queue, when `max_notifies_per_queue` handlers wait already, when `max_notify_threads` other queues of
+    /// the NIC have a thread, or when none can be started.
     pub fn send_notify(
         &self,
         handler: impl FnOnce(Option<Completed>) + Send + 'static,

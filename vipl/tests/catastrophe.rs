@@ -115,7 +115,12 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
         server.vi.post_recv(server.room(8)).unwrap();
     }
     let address = client.nic.local_address(b"nobody comes").unwrap();
+    let pooled = client.nic.vi(&client.ptag).build().unwrap();
+    pooled
+        .connect_peer(&address, &address, Timeout::Infinite)
+        .unwrap();
     thread::scope(|scope| {
+        let peer = scope.spawn(|| pooled.connect_peer_wait().map(drop));
         let waiting = scope.spawn(|| {
             client
                 .nic
@@ -126,6 +131,7 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
         let receive = scope.spawn(|| client.vi.recv_wait(Timeout::Infinite).unwrap().unwrap());
         fail(segment);
         assert_eq!(waiting.join().unwrap(), Err(VipError::ErrorResource));
+        assert_eq!(peer.join().unwrap(), Err(VipError::NotReachable));
         assert_eq!(entry.join().unwrap().vi, ud.handle());
         assert!(receive.join().unwrap().status.is_flushed());
     });
@@ -138,11 +144,12 @@ fn a_failure_ends_everything_in_order(segment: &Segment, progress: Progress, fai
         assert_eq!(both, [lost, CATASTROPHE]);
         assert_eq!(end.vi.state(), Ok(ViState::Error));
     }
+    assert_eq!(pooled.state(), Ok(ViState::Error));
     calls_afterwards(&client, segment, progress);
     requests_afterwards(&client, &ud);
     // The guide's steps: disconnect, take the descriptors, destroy the VI, destroy the CQ.
     assert!(ud.recv_done().unwrap().unwrap().status.is_flushed());
-    drop((ud, cq));
+    drop((ud, cq, pooled));
     assert!(bystander_told.try_recv().is_err(), "told once");
     drop((client, server, bystander));
     works(segment, progress);

@@ -116,6 +116,32 @@ const LIMITS: &[Limit] = &[
     },
 ];
 
+/// A limit that `VIP_NIC_ATTRIBUTES` has no place for.
+struct Unreported {
+    what: &'static str,
+    key: &'static str,
+    range: (u64, u64),
+    default: fn(&NicConfig) -> u64,
+    value: u64,
+    exceed: fn(&Small, u64) -> Answer,
+    call: &'static str,
+    answer: Answer,
+}
+
+const NOTIFY: &str = "VipSendNotify, VipRecvNotify, VipCQNotify";
+
+#[rustfmt::skip]
+const UNREPORTED: &[Unreported] = &[
+    Unreported {
+        what: "handlers that wait to be called, on each queue", key: "max_notifies_per_queue", range: (1, 1 << 20),
+        default: |c| c.max_notifies_per_queue.into(), value: 3, exceed: handlers, call: NOTIFY, answer: RESOURCE,
+    },
+    Unreported {
+        what: "threads that call handlers, in one process", key: "max_notify_threads", range: (1, 2 * 4096 + 65536),
+        default: |c| c.max_notify_threads.into(), value: 3, exceed: notify_threads, call: NOTIFY, answer: RESOURCE,
+    },
+];
+
 /// Attributes that nobody configures: what they are, and what a call beyond them answers.
 const FIXED: &[(&str, &str, &str)] = &[
     (
@@ -336,6 +362,30 @@ fn ptags(small: &Small, limit: u64) -> Answer {
     counted(limit - 1, || vip::create_ptag(small.nic))
 }
 
+fn handlers(small: &Small, limit: u64) -> Answer {
+    let cq = vip::create_cq(small.nic, 1).unwrap();
+    counted(limit, || vip::cq_notify(cq, |_, _| ()))
+}
+
+fn notify_threads(small: &Small, limit: u64) -> Answer {
+    let (sender, told) = channel();
+    let (vi, memory) = (small.vi().unwrap(), Posted::new(small));
+    memory.post(vi, 0, 0);
+    vip::recv_notify(vi, move |_, _| sender.send(()).unwrap()).unwrap();
+    let answer = counted(limit - 1, || {
+        let cq = vip::create_cq(small.nic, 1).unwrap();
+        vip::cq_notify(cq, |_, _| ())
+    });
+    // A thread ends with its queue, and another queue may have one.
+    let cq = vip::create_cq(small.nic, 1).unwrap();
+    vip::disconnect(vi).unwrap();
+    told.recv_timeout(PATIENCE).unwrap();
+    vip::destroy_vi(vi).unwrap();
+    vip::cq_notify(cq, |_, _| ()).unwrap();
+    vip::close_nic(small.nic).unwrap();
+    answer
+}
+
 /// The keys that a limit needs beside its own: there are tags for all VIs.
 fn keys(limit: &Limit, value: u64) -> String {
     let vis = if limit.key == "max_ptags" {
@@ -366,6 +416,29 @@ fn every_limit_is_configured_reported_and_enforced() {
         assert_eq!(answer, limit.answer, "{}", limit.attribute);
         // Some close it themselves, before their memory goes.
         let _ = vip::close_nic(nic);
+    }
+}
+
+#[test]
+fn every_limit_that_is_not_reported_is_enforced() {
+    for limit in UNREPORTED {
+        let config = |value| parse(&format!("{} = {value}\n", limit.key));
+        let nic = vip::open_nic_with(&config(limit.value).unwrap()).unwrap();
+        let small = Small {
+            nic,
+            ptag: vip::create_ptag(nic).unwrap(),
+        };
+        assert_eq!((limit.exceed)(&small, limit.value), limit.answer);
+        // Some close it themselves, before their memory goes.
+        let _ = vip::close_nic(nic);
+        let (low, high) = limit.range;
+        for wrong in [low - 1, high + 1] {
+            assert!(config(wrong).unwrap_err().contains(limit.key));
+        }
+        assert_eq!(
+            [low, high].map(|value| (limit.default)(&config(value).unwrap())),
+            [low, high]
+        );
     }
 }
 
@@ -445,6 +518,24 @@ fn document() -> String {
             text,
             "| {} | `{}` | {} | {low} | {high} | {} | {} |",
             limit.attribute,
+            limit.key,
+            (limit.default)(&defaults),
+            limit.call,
+            limit.answer.words()
+        )
+        .unwrap();
+    }
+    text += "\nThese are configured, and `VIP_NIC_ATTRIBUTES` has no place for them. A queue has a thread of its own from the first\n\
+        of its notify calls until it ends; so there are at most two for each VI and one for each completion queue, and no more\n\
+        than `max_notify_threads` in a process, however often it has the NIC open.\n\n\
+        | what | key | default | smallest | largest | call | beyond it |\n\
+        | --- | --- | --- | --- | --- | --- | --- |\n";
+    for limit in UNREPORTED {
+        let (low, high) = limit.range;
+        writeln!(
+            text,
+            "| {} | `{}` | {} | {low} | {high} | {} | {} |",
+            limit.what,
             limit.key,
             (limit.default)(&defaults),
             limit.call,

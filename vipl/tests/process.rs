@@ -2,10 +2,11 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
-    End, SecondProcess, config, connect, is_child, open, pair, segment, unique_discriminator,
+    End, PATIENCE, SecondProcess, config, connect, is_child, open, pair, segment,
+    unique_discriminator,
 };
 use vipl::{Nic, RdmaAccess, ViState, VipError, provider as vip};
 
@@ -162,7 +163,7 @@ fn a_program_that_is_executed_inherits_nothing() {
 }
 
 /// What this process holds open.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 struct Held {
     descriptors: usize,
     threads: usize,
@@ -181,6 +182,25 @@ impl Held {
                 .lines()
                 .filter(|line| line.contains("/dev/shm") || line.contains("viaduct"))
                 .count(),
+        }
+    }
+}
+
+impl Held {
+    /// Waits until no more is held than this. A thread that was joined is listed for a moment longer, and an opening that
+    /// is kept holds the ring of a station until it sees that it left.
+    fn is_all_that_is_held(&self) {
+        let begun = Instant::now();
+        loop {
+            let now = Self::now();
+            if now.descriptors <= self.descriptors
+                && now.threads <= self.threads
+                && now.mappings <= self.mappings
+            {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{now:?}, before {self:?}");
+            std::thread::yield_now();
         }
     }
 }
@@ -231,7 +251,7 @@ fn a_thousand_openings_leave_nothing_behind() {
     for round in 0..1000 {
         open_and_close(round % 2 == 0);
     }
-    assert_eq!(Held::now(), before);
+    before.is_all_that_is_held();
     let grown_kib = resident_kib().saturating_sub(resident);
     assert!(grown_kib < 2048, "{grown_kib} KiB in a thousand openings");
     // With another opening the NIC stays up; what is made and closed on it leaves nothing either.
@@ -241,7 +261,7 @@ fn a_thousand_openings_leave_nothing_behind() {
     for round in 0..1000 {
         open_and_close(round % 2 == 0);
     }
-    assert_eq!(Held::now(), before);
+    before.is_all_that_is_held();
     let grown_kib = resident_kib().saturating_sub(resident);
     assert!(grown_kib < 2048, "{grown_kib} KiB in a thousand openings");
     drop(kept);
@@ -316,7 +336,7 @@ fn a_thousand_openings_that_were_used_leave_nothing_behind() {
     for round in 0..1000 {
         open_use_and_close(round % 2 == 0);
     }
-    assert_eq!(Held::now(), before);
+    before.is_all_that_is_held();
     assert_eq!(segment_files(&segment()), alone);
     let grown_kib = resident_kib().saturating_sub(resident);
     assert!(grown_kib < 2048, "{grown_kib} KiB in a thousand openings");

@@ -2,18 +2,21 @@
 
 mod common;
 
+use std::sync::Barrier;
+use std::thread;
+
 use common::raw::{Pages, RawEnd, attributes, connect};
 use common::{SecondProcess, config, is_child, open_as, segment};
 use pmd::LockPolicy;
 use pmd::config::{NicConfig, Protection};
 use pmd::descriptor::{DataSegment, status};
-use vipl::{ErrorCode, Nic, VipError, provider as vip};
+use vipl::{ErrorCode, Nic, NicHandle, VipError, provider as vip};
 
 fn lenient() -> NicConfig {
     config(|config| config.protection = Protection::Lenient)
 }
 
-fn counter(nic: vipl::NicHandle, name: &str) -> u64 {
+fn counter(nic: NicHandle, name: &str) -> u64 {
     let counters = vip::counters(nic).unwrap();
     let found = counters.iter().find(|(known, _)| known == name);
     found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
@@ -84,6 +87,38 @@ fn a_vi_with_a_tag_does_not_use_memory_without_one() {
     end.post_send(0, &[source]);
     assert_ne!(end.sent() & status::PROTECTION_ERROR, 0);
     vip::close_nic(end.nic).unwrap();
+}
+
+/// A tag is destroyed or given to a region, whichever comes first: never both.
+#[test]
+fn a_region_never_has_a_tag_that_was_destroyed() {
+    let nic = vip::open_nic_with(&config(|_| ())).unwrap();
+    let memory = Pages::new(64);
+    let start = Barrier::new(2);
+    for round in 0..500 {
+        let tag = vip::create_ptag(nic).unwrap();
+        let (region, destroyed) = thread::scope(|scope| {
+            let region = scope.spawn(|| {
+                start.wait();
+                memory.register(nic, Some(tag), false)
+            });
+            start.wait();
+            let destroyed = vip::destroy_ptag(nic, tag);
+            (region.join().unwrap(), destroyed)
+        });
+        match region {
+            Ok(region) => {
+                assert_eq!(destroyed, Err(VipError::ErrorResource), "round {round}");
+                vip::deregister_mem(nic, memory.at(0), region).unwrap();
+                vip::destroy_ptag(nic, tag).unwrap();
+            }
+            Err(error) => {
+                assert_eq!(error, VipError::InvalidPtag, "round {round}");
+                assert_eq!(destroyed, Ok(()), "round {round}");
+            }
+        }
+    }
+    vip::close_nic(nic).unwrap();
 }
 
 #[test]

@@ -20,7 +20,7 @@ use fcvi_frame::iu::Opcode;
 use fcvi_frame::profile;
 use fcvi_frame::reason::MessageReason;
 
-use crate::config::{EngineConfig, MAX_IN_FLIGHT};
+use crate::config::{EngineConfig, MAX_UNANSWERED};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Level, Link, RxMessage, TxStream};
@@ -109,7 +109,7 @@ impl Answers {
         let (responses, reads) = match level {
             Level::UnreliableDelivery => (0, 0),
             Level::ReliableDelivery => (0, reads),
-            Level::ReliableReception => (config.unanswered(), reads),
+            Level::ReliableReception => (MAX_UNANSWERED as usize, reads),
         };
         Self {
             responses: VecDeque::with_capacity(responses),
@@ -120,7 +120,7 @@ impl Answers {
             read_is_next: true,
             recovering: false,
             accepted: VecDeque::with_capacity(match config.recovery {
-                Some(_) if reads > 0 => MAX_IN_FLIGHT as usize,
+                Some(_) if reads > 0 => MAX_UNANSWERED as usize,
                 Some(_) | None => 0,
             }),
         }
@@ -151,7 +151,7 @@ impl Answers {
 
     /// A read was accepted that may be asked for again.
     pub(crate) fn remember_read(&mut self, job: ReadJob) {
-        if self.accepted.len() >= MAX_IN_FLIGHT as usize {
+        if self.accepted.len() >= MAX_UNANSWERED as usize {
             self.accepted.pop_front();
         }
         self.accepted.push_back(job);
@@ -185,7 +185,7 @@ impl Answers {
         }
     }
 
-    /// False if there is no room.
+    /// False if there is no room: the peer did not wait for its responses.
     fn add_response(&mut self, response: Response) -> bool {
         let room = self.responses.len() < self.response_limit;
         if room {

@@ -6,8 +6,11 @@ use fcvi_frame::profile;
 
 use crate::recovery::RecoveryConfig;
 
-/// The most that one VI can have in flight, and keep for its peer.
-pub(crate) const MAX_IN_FLIGHT: u32 = 256;
+/// Messages of Reliable Reception, at most, for which one VI lacks the response; so every VI can
+/// keep the responses that its port has no room for, whatever either end is configured for.
+pub const MAX_UNANSWERED: u32 = 256;
+/// RDMA reads of a peer that one VI can be told to keep, at most.
+const MAX_READS_ACCEPTED: u16 = 256;
 /// Nanoseconds in a millisecond.
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -50,8 +53,8 @@ pub struct EngineConfig {
     /// RDMA reads of a peer that one VI keeps at a time, 1 to 256. Told to the peer, which
     /// asks no more; one that does breaks its connection.
     pub max_reads_accepted: u16,
-    /// Descriptors that one VI has in flight at a time, 1 to 256, and responses that it may
-    /// owe its peer. More are sent when earlier ones complete.
+    /// Descriptors that one VI has in flight at a time, 1 to [`MAX_UNANSWERED`]. More are sent
+    /// when earlier ones complete. What it keeps for its peer does not depend on this.
     pub max_unanswered: u32,
     /// Message recovery is offered for connections of the reliable levels, and how it is done;
     /// `None`: the first frame that is lost breaks them.
@@ -97,11 +100,11 @@ impl EngineConfig {
 
     /// `max_reads_accepted` within its limits.
     pub(crate) fn reads_accepted(&self) -> u16 {
-        self.max_reads_accepted.clamp(1, MAX_IN_FLIGHT as u16)
+        self.max_reads_accepted.clamp(1, MAX_READS_ACCEPTED)
     }
 
     /// `max_unanswered` within its limits.
     pub(crate) fn unanswered(&self) -> usize {
-        self.max_unanswered.clamp(1, MAX_IN_FLIGHT) as usize
+        self.max_unanswered.clamp(1, MAX_UNANSWERED) as usize
     }
 }

@@ -20,6 +20,15 @@ impl Engine {
     /// flushed and the VI is Idle when this returns. A connection call that waits on
     /// this VI ends with `InvalidState`.
     pub fn disconnect<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+        self.leave(now_ns, vi, host);
+        // A peer request needs no outcome: there is none any more.
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.peer_request = None;
+        }
+    }
+
+    /// To the Idle state, from any: both queues flushed. The peer request is left to the caller.
+    fn leave<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
         let Some(state) = self.state(vi) else {
             return;
         };
@@ -29,9 +38,7 @@ impl Engine {
         self.forget_accepting(vi);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Idle;
-            // A peer request needs no outcome: there is none any more.
-            let asked_as_peer = ep.peer_request.take().is_some();
-            if waiting && !asked_as_peer {
+            if waiting && ep.peer_request.is_none() {
                 ep.outcome = Some(Err(ConnectError::InvalidState));
             }
         }
@@ -111,6 +118,7 @@ impl Engine {
             return;
         }
         ep.phase = Phase::Error;
+        self.fail_held(now_ns, vi, host);
         self.unlink(now_ns, vi, told, host);
         self.counters.count(Counter::Breaks);
         host.set_state(vi, EndpointState::Error);
@@ -120,16 +128,18 @@ impl Engine {
     }
 
     /// A fatal error of the consumer's own making on this VI (VIPL 6.3.1): the VI goes to
-    /// Error at every level and in every state.
+    /// Error at every level and in every state. A peer request that came to something can
+    /// still be asked what it was; one that did not is gone.
     pub fn fail_vi<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
         match self.state(vi) {
             Some(EndpointState::Connected) => {
                 self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
             }
             Some(EndpointState::Idle | EndpointState::ConnectPending) => {
-                self.disconnect(now_ns, vi, host);
+                self.leave(now_ns, vi, host);
                 if let Some(ep) = self.endpoint_mut(vi) {
                     ep.phase = Phase::Error;
+                    ep.peer_request.take_if(|request| !request.is_concluded());
                 }
                 host.set_state(vi, EndpointState::Error);
             }

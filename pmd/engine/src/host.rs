@@ -36,6 +36,11 @@ impl Status {
         Status(self.0 | other.0)
     }
 
+    /// True if all of these bits are set.
+    pub(crate) const fn has(self, bits: Status) -> bool {
+        self.0 & bits.0 == bits.0
+    }
+
     /// True without any error bit.
     #[must_use]
     pub const fn is_ok(self) -> bool {

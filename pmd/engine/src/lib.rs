@@ -51,7 +51,7 @@ mod testkit;
 mod tests;
 
 pub use accept::{ConnId, Indication};
-pub use config::EngineConfig;
+pub use config::{EngineConfig, MAX_UNANSWERED};
 pub use connect::{ConnectCommand, ConnectError, RemoteVi};
 pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};

@@ -4,7 +4,7 @@ use std::sync::PoisonError;
 
 use vi_engine::{EndpointState, Level, ViParams};
 
-use super::{ControlError, Outcome, RDMA_READ_LEVELS, check_settings, poller_of};
+use super::{ControlError, Outcome, RDMA_READ_LEVELS, check_settings, poller_of, tell_leniency};
 use crate::config::Protection;
 use crate::device::Device;
 use crate::memory::{RegionAttributes, TagCheck};
@@ -49,7 +49,7 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
     }
     let (level, tag) = check_settings(vi.device, settings)?;
     // A post meets the old attributes or the new ones, never some of both.
-    let _no_posts = [vi.send.post_end.hold(), vi.recv.post_end.hold()];
+    let no_posts = [vi.send.post_end.hold(), vi.recv.post_end.hold()];
     if !poller.engine.set_params(vi.index, params(level, settings)) {
         return Err(ControlError::InvalidState);
     }
@@ -58,6 +58,8 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
         path.tag = tag;
     }
     vi.device.regions.begin_epoch();
+    drop((no_posts, held));
+    tell_leniency(vi.device, tag);
     Ok(())
 }
 

@@ -7,6 +7,7 @@ use vi_engine::{ConnectCommand, ConnectError, RemoteVi};
 
 use super::{ControlError, Outcome, hold_for_connecting, poller_of, timeout_ns};
 use crate::progress::wait;
+use crate::sleepers::Event;
 use crate::vi::ViShared;
 
 /// Puts a request into the peer pool (VIPL 3.3.6).
@@ -62,7 +63,7 @@ pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<A
         number.ok_or(ControlError::InvalidState)?
     };
     // The request has its own time-out: this wait ends with it, or with the VI.
-    wait(vi.device, None, || {
+    wait(vi.device, Event::CONTROL, None, || {
         let mut held = vi.device.hold();
         match poller_of(&mut held, vi, handle) {
             Ok(poller) => {

@@ -12,6 +12,7 @@ use crate::descriptor::{control, status};
 use crate::events::AsyncEvent;
 use crate::memory::{Access, copy};
 use crate::post::{Cursor, gather, scatter, still_valid};
+use crate::sleepers::Event;
 
 impl Host for Datapath {
     #[inline]
@@ -256,7 +257,7 @@ impl Host for Datapath {
                 self.errored.push_back(vi);
             }
         }
-        self.completed = true;
+        self.happened |= Event::CONTROL;
     }
 
     fn report(&mut self, vi: ViIndex, error: AsyncError) {
@@ -268,7 +269,7 @@ impl Host for Datapath {
     }
 
     fn control_event(&mut self) {
-        self.completed = true;
+        self.happened |= Event::CONTROL;
     }
 
     fn random(&mut self) -> u32 {

@@ -71,7 +71,8 @@ impl Coverage {
         self.join_at(base);
     }
 
-    fn count_below(&self, at: u64) -> u32 {
+    /// How many regions cover what is just below this address.
+    pub(crate) fn count_below(&self, at: u64) -> u32 {
         self.steps
             .range(..at)
             .next_back()

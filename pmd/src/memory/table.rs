@@ -212,29 +212,42 @@ impl RegionTable {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a range for an instance of the NIC; returns its handle, never 0.
-    pub(crate) fn register(
+    /// Registers a range for an instance of the NIC; returns its handle, never 0. `admit` gives
+    /// its attributes or refuses it, in one step with the registration as [`Self::end_tag`] and
+    /// [`Self::deregister_all`] see it.
+    pub(crate) fn register<E: From<RegionError>>(
         &self,
         instance: u64,
         address: u64,
         length_bytes: u64,
-        attributes: RegionAttributes,
         seed: u16,
-    ) -> Result<u32, RegionError> {
+        admit: impl FnOnce() -> Result<RegionAttributes, E>,
+    ) -> Result<u32, E> {
         if length_bytes == 0 {
-            return Err(RegionError::Invalid);
+            return Err(RegionError::Invalid.into());
         }
         let (base, end) = pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
         if length_bytes > self.limits.region_bytes {
-            return Err(RegionError::Resource);
+            return Err(RegionError::Resource.into());
         }
         self.lock_control().reserve(end - base, &self.limits)?;
         // Faulting in and locking may take long: not under a lock that others want who
         // hold the NIC's turn.
         let prepared = self.prepare(base, end);
         let mut control = self.lock_control();
-        let (writable, locked) = match prepared {
-            Ok(prepared) => prepared,
+        let admitted = prepared
+            .map_err(E::from)
+            .and_then(|(writable, locked)| match admit() {
+                Ok(attributes) => Ok((writable, locked, attributes)),
+                Err(refused) => {
+                    if locked {
+                        locked::unlock(base, end);
+                    }
+                    Err(refused)
+                }
+            });
+        let (writable, locked, attributes) = match admitted {
+            Ok(admitted) => admitted,
             Err(error) => {
                 control.give_up(end - base);
                 return Err(error);
@@ -375,9 +388,18 @@ impl RegionTable {
         })
     }
 
-    /// Is any region registered with this tag?
-    pub(crate) fn uses_tag(&self, tag: u32) -> bool {
+    /// Ends a tag by `end`, unless a region is registered with it: then false. A registration
+    /// that is under way finds that it ended.
+    pub(crate) fn end_tag(&self, tag: u32, end: impl FnOnce()) -> bool {
         let control = self.lock_control();
+        let used = self.uses_tag(&control, tag);
+        if !used {
+            end();
+        }
+        !used
+    }
+
+    fn uses_tag(&self, control: &Control, tag: u32) -> bool {
         control.owners.iter().enumerate().any(|(index, owner)| {
             let handle = (u32::from(owner.generation) << 16) | index as u32;
             owner.live && self.view(handle).is_some_and(|view| view.tag == tag)

@@ -134,14 +134,18 @@ fn a_wait_finds_what_is_announced_while_it_lies_down() {
                 let mut held = device.hold();
                 found.store(true, Ordering::Relaxed);
                 let poller = held.as_mut().unwrap();
-                poller.path.completed = true;
+                poller.path.happened = Event::CONTROL;
                 device.announce(poller);
             });
             let look = || found.load(Ordering::Relaxed).then_some(());
             let limit = Some(Duration::from_secs(20));
-            assert_eq!(wait(device, limit, look), Ok(()), "round {round}");
+            assert_eq!(
+                wait(device, Event::CONTROL, limit, look),
+                Ok(()),
+                "round {round}"
+            );
         });
     }
-    assert_eq!(device.sleepers.load(Ordering::SeqCst), 0);
+    assert!(!device.sleepers.any());
     assert!(crate::device::close(device, instance));
 }

@@ -4,12 +4,16 @@
 #![cfg(loom)]
 
 mod doorbells;
+mod sleep;
 mod sync;
 mod tokens;
 
 #[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../src/doorbell.rs"]
 mod doorbell;
+#[allow(dead_code, reason = "the models use a part of it")]
+#[path = "../../src/sleepers.rs"]
+mod sleepers;
 #[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../src/token.rs"]
 mod token;

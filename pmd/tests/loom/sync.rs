@@ -4,6 +4,8 @@ pub(crate) use loom::hint::spin_loop;
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(crate) use loom::thread::yield_now;
 
+use loom::sync::{Condvar, Mutex};
+
 /// A flag. Its stores are exchanges: loom would let an exchange of another thread that came before a store in time
 /// read past it and still come after it in the order of changes, so that a lock that was given back stays taken.
 /// What a load may see, and what it orders, is the same.
@@ -44,4 +46,46 @@ pub(crate) fn light_barrier() {
 /// The partner of [`light_barrier`].
 pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
+}
+
+/// What the kernel does for those who sleep on the one word of a model.
+struct Futex {
+    /// Who sleeps, and for which events.
+    sleepers: Mutex<Vec<(u64, u32)>>,
+    woken: Condvar,
+}
+
+loom::lazy_static! {
+    static ref FUTEX: Futex = Futex {
+        sleepers: Mutex::new(Vec::new()),
+        woken: Condvar::new(),
+    };
+}
+
+/// Sleeps until one of these events, unless the word does not hold `expected`. Nobody's time is over: a wake that
+/// is lost is a sleep without end, which loom reports.
+pub(crate) fn futex_wait_for(
+    word: &AtomicU32,
+    expected: u32,
+    _timeout_ns: Option<u64>,
+    events: u32,
+) {
+    let me = thread_number();
+    let mut sleepers = FUTEX.sleepers.lock().expect("nobody panics");
+    if word.load(Ordering::SeqCst) != expected {
+        return;
+    }
+    sleepers.push((me, events));
+    while sleepers.iter().any(|(thread, _)| *thread == me) {
+        sleepers = FUTEX.woken.wait(sleepers).expect("nobody panics");
+    }
+}
+
+/// Wakes who sleeps for one of these events.
+pub(crate) fn futex_wake_for(_word: &AtomicU32, events: u32) -> usize {
+    let mut sleepers = FUTEX.sleepers.lock().expect("nobody panics");
+    let before = sleepers.len();
+    sleepers.retain(|(_, wanted)| wanted & events == 0);
+    FUTEX.woken.notify_all();
+    before - sleepers.len()
 }

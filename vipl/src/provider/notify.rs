@@ -32,7 +32,8 @@ fn queue_notify(
 /// # Errors
 /// `InvalidParameter` for a stale handle, `DescriptorError` if nothing is posted,
 /// `ErrorResource` if the queue reports to a completion queue, if `max_notifies_per_queue`
-/// handlers wait already, or if no thread can be started.
+/// handlers wait already, if `max_notify_threads` other queues have a thread, or if none can be
+/// started.
 pub fn send_notify(
     vi: ViHandle,
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
@@ -57,7 +58,7 @@ pub fn recv_notify(
 ///
 /// # Errors
 /// `InvalidParameter` for a stale handle, `ErrorResource` if `max_notifies_per_queue` handlers
-/// wait already or no thread can be started.
+/// wait already, `max_notify_threads` other queues have a thread, or none can be started.
 pub fn cq_notify(
     cq: CqHandle,
     handler: impl FnOnce(NicHandle, CqEntry) + Send + 'static,

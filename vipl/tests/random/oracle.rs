@@ -49,7 +49,12 @@ impl Oracle {
 
     /// The states in which the provider has nothing left to do.
     pub(crate) fn at_rest(&self, tables: &Tables) -> Vec<State> {
-        let rests = |state: &&State| state.acts(tables).is_empty();
+        let rests = |state: &&State| {
+            // What was taken back may have no consequence any more.
+            let mut without = (*state).clone();
+            without.withdrawn.clear();
+            without.acts(tables).is_empty()
+        };
         self.states.iter().filter(rests).cloned().collect()
     }
 

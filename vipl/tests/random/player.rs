@@ -1,7 +1,10 @@
 //! Plays a program: resolves its steps, makes the calls, and shows the oracle what they returned.
 
+mod changing;
 mod connecting;
 mod control;
+mod notices;
+mod peering;
 mod posting;
 mod reaping;
 mod settling;
@@ -14,10 +17,11 @@ use pmd::config::NicConfig;
 use vipl::{NicHandle, ViState, provider as vip};
 
 use crate::arena::{Arena, Lent};
-use crate::model::{Limits, Tables, Told, Verdict};
+use crate::model::{Limits, Place, Tables, Told, Verdict};
 use crate::oracle::{Oracle, Violation};
 use crate::program::{Pick, Step};
 use connecting::Asking;
+use notices::Ring;
 
 /// Long enough for any machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -45,6 +49,12 @@ pub(crate) struct Player {
     stale: Stale,
     /// What the handlers of all openings heard since it was last looked at.
     heard: Arc<Mutex<Vec<Told>>>,
+    /// What the handlers of queues were called with since it was last looked at.
+    rings: Arc<Mutex<Vec<Ring>>>,
+    /// The queues of the handlers that were asked for and not called.
+    places: BTreeMap<u64, Place>,
+    /// Peer requests for each discriminator since the last rest, and those that waited then.
+    peers_asked: BTreeMap<u32, u32>,
     /// What each posted descriptor was lent.
     lent: BTreeMap<u64, Vec<(usize, Lent)>>,
     /// Targets of RDMA writes, lent until all writes are over.
@@ -71,6 +81,7 @@ pub(crate) fn configs() -> [NicConfig; 2] {
         max_cq: 4,
         max_cq_entries: 4096,
         max_regions: 24,
+        max_notifies_per_queue: 3,
         max_ptags: 8,
         max_transfer_bytes: 65536,
         e_d_tov_ms: 60_000,
@@ -87,14 +98,18 @@ impl Player {
         let nic = vip::open_nic_with(&configs[0]).expect("a NIC opens");
         let attributes = vip::query_nic(nic).expect("an open NIC can be queried");
         vip::close_nic(nic).expect("an open NIC closes");
+        let limits = Limits::of(&attributes, configs[0].max_notifies_per_queue);
         Self {
             configs,
             host: *attributes.local_nic_address,
-            tables: Tables::new(Limits::of(&attributes)),
+            tables: Tables::new(limits),
             oracle: Oracle::new(),
             arenas: [Arena::new(), Arena::new()],
             stale: Stale::default(),
             heard: Arc::default(),
+            rings: Arc::default(),
+            places: BTreeMap::new(),
+            peers_asked: BTreeMap::new(),
             lent: BTreeMap::new(),
             targets: Vec::new(),
             asking: BTreeMap::new(),
@@ -130,6 +145,7 @@ impl Player {
     }
 
     fn step(&mut self, step: &Step) -> Checked {
+        self.listen()?;
         match step {
             Step::OpenNic { end } => self.open_nic(*end),
             Step::CloseNic { end, nic } => self.close_nic(*end, *nic),
@@ -169,6 +185,20 @@ impl Player {
             Step::Accept { request, vi } => self.accept(*request, *vi),
             Step::Reject { request } => self.reject(*request),
             Step::Disconnect { vi } => self.disconnect(*vi),
+            Step::ResizeCq { cq, entries } => self.resize_cq(*cq, *entries),
+            Step::SetVi { vi, shape } => self.set_vi(*vi, shape),
+            Step::SetMem {
+                end,
+                nic,
+                region,
+                shape,
+            } => self.set_mem(*end, *nic, *region, shape),
+            Step::Discover { end, nic, hops } => self.discover(*end, *nic, *hops),
+            Step::PeerRequest { vi, shape } => self.peer_request(*vi, shape),
+            Step::PeerDone { vi } => self.peer_done(*vi),
+            Step::PeerWait { vi } => self.peer_wait(*vi),
+            Step::Notify { vi, side, times } => self.notify(*vi, *side, *times),
+            Step::CqNotify { cq } => self.cq_notify(*cq),
             Step::Settle => self.settle(),
         }
     }

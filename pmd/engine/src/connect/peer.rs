@@ -70,6 +70,11 @@ impl PeerRequest {
         self.outcome = Some(outcome);
     }
 
+    /// Only its outcome is left of it.
+    pub(crate) fn is_concluded(&self) -> bool {
+        self.outcome.is_some()
+    }
+
     fn port_came(&mut self, id: NPortId) {
         if !self.targets.contains(&id) {
             self.targets.push(id);
@@ -86,7 +91,7 @@ impl PeerRequest {
     }
 
     fn is_over(&self, now_ns: u64) -> bool {
-        self.outcome.is_some() || self.deadline_ns.is_some_and(|at| at <= now_ns)
+        self.is_concluded() || self.deadline_ns.is_some_and(|at| at <= now_ns)
     }
 }
 

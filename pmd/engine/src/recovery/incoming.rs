@@ -16,7 +16,7 @@ use fcvi_frame::iu::Opcode;
 use super::RecoveryConfig;
 use super::acknowledge::Telling;
 use super::islands::{Islands, Position, Run};
-use crate::config::MAX_IN_FLIGHT;
+use crate::config::MAX_UNANSWERED;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Phase, RxKind, RxMessage, RxStream, ViParams};
@@ -201,7 +201,7 @@ impl Engine {
             self.owe_acknowledgement(now_ns, vi, 0, true, host);
             return None;
         }
-        if distance >= MAX_IN_FLIGHT {
+        if distance >= MAX_UNANSWERED {
             self.counters.count(Counter::DropOutOfWindow);
             return None;
         }

@@ -1,6 +1,7 @@
 //! What errors do at each reliability level: one test for each row of
 //! docs/spec/vi-engine-errors.md and each level.
 
+mod half_sent;
 mod loss;
 mod rdma;
 

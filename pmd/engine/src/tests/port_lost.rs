@@ -1,6 +1,6 @@
 //! The port itself fails: in whatever state a VI is, it is in Error, and nothing waits or is sent any more.
 
-use fcvi_frame::iu::Opcode::ConnectResponse2 as Resp2;
+use fcvi_frame::iu::Opcode::{self, ConnectResponse2 as Resp2, ConnectResponse3 as Resp3};
 
 use crate::testkit::host::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params, receive_failed};
@@ -84,6 +84,50 @@ fn every_vi_is_in_error_whatever_it_was_and_nothing_moves_any_more() {
             assert!(net.nodes[node].engine.destroy_vi(vi));
         }
     }
+}
+
+/// The other peer asks after so many steps of its own, up to what the node hears of it.
+fn pooled(node: usize, lost: Option<Opcode>) -> (Net, ViIndex) {
+    let mut net = Net::pair();
+    let vis = [CLIENT, SERVER].map(|node| net.create(node, params(RD)));
+    if let Some(opcode) = lost {
+        net.wire.lose(1 - node, opcode, u32::MAX);
+        net.peer_request(1 - node, vis[1 - node], "x", &[node], None);
+    }
+    net.peer_request(node, vis[node], "x", &[1 - node], None);
+    net.settle();
+    (net, vis[node])
+}
+
+#[test]
+fn a_peer_request_learns_that_nobody_can_be_reached() {
+    // In the pool; half connected, as the one of lower rank and as the one of higher rank.
+    for (node, lost) in [(CLIENT, None), (CLIENT, Some(Resp2)), (SERVER, Some(Resp3))] {
+        let (mut net, vi) = pooled(node, lost);
+        assert_eq!(net.state(node, vi), EndpointState::ConnectPending);
+        let number = net.nodes[node].engine.peer_request(vi).unwrap();
+        lose_port(&mut net, node);
+        assert_eq!(net.state(node, vi), EndpointState::Error);
+        assert_eq!(net.nodes[node].engine.take_outcome(vi), None);
+        let engine = &mut net.nodes[node].engine;
+        let mut take = || engine.take_peer_outcome(vi, number);
+        assert_eq!(take(), Some(Err(ConnectError::NotReachable)), "{lost:?}");
+        assert_eq!(take(), Some(Err(ConnectError::InvalidState)), "once");
+        net.disconnect(node, vi);
+        assert_eq!(net.nodes[node].engine.timers.len(), 0);
+        assert!(net.nodes[node].engine.destroy_vi(vi));
+    }
+}
+
+#[test]
+fn what_a_peer_request_came_to_before_is_still_told() {
+    let (mut net, vi) = pooled(CLIENT, None);
+    net.disconnect(CLIENT, vi);
+    net.peer_request(CLIENT, vi, "x", &[SERVER], Some(S));
+    net.advance(2 * S);
+    lose_port(&mut net, CLIENT);
+    assert_eq!(net.state(CLIENT, vi), EndpointState::Error);
+    assert_eq!(net.peer_error(CLIENT, vi), Some(ConnectError::Timeout));
 }
 
 #[test]

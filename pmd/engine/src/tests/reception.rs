@@ -217,35 +217,69 @@ fn responses_without_room_wait_and_keep_their_order() {
     }
 }
 
-#[test]
-fn more_responses_without_room_than_can_be_kept_break() {
-    // The client has more in flight than the server keeps answers for.
+/// A client that has as much in flight as can be configured, and so many receives for it, at a
+/// server that is configured for as little as can be, and has no room to answer.
+fn unanswered_at_a_modest_server() -> (Net, ViIndex, ViIndex) {
     let mut configs = vec![config(CLIENT), config(SERVER)];
-    configs[SERVER].max_unanswered = 2;
+    (
+        configs[CLIENT].max_unanswered,
+        configs[SERVER].max_unanswered,
+    ) = (256, 1);
     let mut net = Net::new(configs, 3);
     let (a, b) = net.join(RR);
     net.clear_logs();
-    for _ in 0..4 {
+    for _ in 0..258 {
         net.post_receive(SERVER, b, 8);
     }
     net.nodes[SERVER].host.room = 0;
-    for n in 0..4 {
-        net.post_send(CLIENT, a, &[n; 8]);
+    for n in 0..258 {
+        net.post_send(CLIENT, a, &[n as u8; 8]);
     }
     net.settle();
+    let placed: Vec<_> = (0..256).map(|n| received(n, &[n as u8; 8])).collect();
+    assert_eq!(net.log(SERVER, b), placed);
+    assert_eq!(net.log(CLIENT, a), []);
+    (net, a, b)
+}
+
+#[test]
+fn a_server_keeps_the_responses_to_whatever_a_client_has_in_flight() {
+    let (mut net, a, b) = unanswered_at_a_modest_server();
+    net.nodes[SERVER].host.room = usize::MAX;
+    net.pump(SERVER);
+    net.settle();
+    let log: Vec<_> = (0..258).map(|n| sent(n, 8)).collect();
+    assert_eq!(net.log(CLIENT, a), log);
+    assert_eq!(net.log(SERVER, b).len(), 2);
+    nothing_open(&net);
+}
+
+/// A client that does not wait for its answers, against the profile.
+#[test]
+fn more_responses_without_room_than_can_be_kept_break() {
+    let (mut net, a, b) = unanswered_at_a_modest_server();
+    let now_ns = net.now_ns;
+    net.act(CLIENT, |engine, host| {
+        engine.answered(now_ns, a, 0, 1, host);
+    });
+    net.pump(CLIENT);
+    net.settle();
     assert_eq!(net.count(SERVER, Counter::ResponseOverflows), 1);
-    let mut log: Vec<_> = (0..3).map(|n| received(n, &[n as u8; 8])).collect();
-    log.push(broken()[0].clone());
-    log.push(receive_failed(3, Status::FLUSHED));
-    log.push(broken()[1].clone());
+    let log = vec![
+        received(256, &[0; 8]),
+        broken()[0].clone(),
+        receive_failed(257, Status::FLUSHED),
+        broken()[1].clone(),
+    ];
     assert_eq!(net.log(SERVER, b), log);
     net.nodes[SERVER].host.room = usize::MAX;
     net.advance(5 * S);
     let log = net.log(CLIENT, a);
-    assert_eq!(log[0], send_failed(0, Status::TRANSPORT), "it was not told");
-    assert_eq!(log[1], broken()[0]);
-    let flushed: Vec<_> = (1..4).map(|n| send_failed(n, Status::FLUSHED)).collect();
-    assert_eq!(log[2..5], flushed);
+    assert_eq!(log[0], sent(0, 8), "so it believed");
+    assert_eq!(log[1], send_failed(1, Status::TRANSPORT), "it was not told");
+    assert_eq!(log[2], broken()[0]);
+    let flushed: Vec<_> = (2..258).map(|n| send_failed(n, Status::FLUSHED)).collect();
+    assert_eq!(log[3..259], flushed);
 }
 
 /// The second message finds no descriptor; what of the server's answer arrives varies.

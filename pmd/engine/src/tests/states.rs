@@ -300,6 +300,12 @@ fn verbs() -> Vec<Verb> {
             s.net.peer_lost(node, 1 - node);
             String::new()
         }),
+        ("port_lost", |s, node| {
+            let now_ns = s.net.now_ns;
+            s.net
+                .act(node, |engine, host| engine.port_lost(now_ns, host));
+            String::new()
+        }),
         ("FCVI_ULP_TIMEOUT", |s, _| {
             s.net.advance(20 * S);
             String::new()

@@ -4,6 +4,8 @@
 //! was answered before the one that failed is complete without error; what was
 //! not, which only reads can be whose data waits at the other end, is flushed;
 //! then comes the failed one with its bits, and everything behind it is flushed.
+//! A descriptor that failed here, while it was sent, waits for those in front of it;
+//! if the connection breaks meanwhile and none of them is to blame, it is the failed one.
 
 use fcvi_frame::reason::MessageReason;
 
@@ -126,8 +128,8 @@ impl Engine {
     }
 
     /// Completes the message that stands at `at` in error, and those before it; one place
-    /// behind what is in flight stands the message that is being sent. The caller breaks the
-    /// connection.
+    /// behind what is in flight stands the message that is being sent, or that failed while it
+    /// was. The caller breaks the connection.
     pub(crate) fn fail_in_flight<H: Host>(
         &mut self,
         now_ns: u64,
@@ -147,13 +149,38 @@ impl Engine {
                 host.complete_send(vi, Status::FLUSHED, 0);
             }
         }
-        if let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.pop()) {
+        let failed = self.tx_mut(vi).and_then(|tx| {
+            // It is behind the one that is named, or is that one.
+            tx.in_flight.fault = None;
+            tx.in_flight.pop()
+        });
+        if let Some(entry) = failed {
             self.abandon_entry(now_ns, &entry);
             if entry.placed_bytes > 0 {
                 status = status.with(Status::PARTIAL);
             }
         }
         host.complete_send(vi, status, 0);
+    }
+
+    /// The connection breaks, and nothing in flight is to blame: a descriptor that failed while
+    /// it was sent, and waits behind what is in flight, did fail.
+    pub(crate) fn fail_held<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+        let held = self.tx_mut(vi).and_then(|tx| {
+            let status = tx.in_flight.fault?;
+            Some((tx.in_flight.len(), status))
+        });
+        if let Some((at, status)) = held {
+            self.fail_in_flight(now_ns, vi, at, status, host);
+        }
+    }
+
+    /// Did the other end get a part of a message, and will not get the rest?
+    fn half_sent(&mut self, vi: ViIndex) -> bool {
+        self.tx_mut(vi).is_some_and(|tx| {
+            let fault = tx.in_flight.fault;
+            fault.is_some_and(|status| status.has(Status::PARTIAL))
+        })
     }
 
     pub(super) fn abandon_in_flight(&mut self, now_ns: u64, vi: ViIndex) {
@@ -193,7 +220,8 @@ impl Engine {
     /// The other end ended the connection and said why: the message that this is about
     /// fails for that reason, if its own response was lost. A read is refused before those in
     /// front of it are answered: of several it cannot be known which one it was, and the
-    /// oldest fails as one whose answer is lost.
+    /// oldest fails as one whose answer is lost. A message that was sent in part is the one that
+    /// did not come whole, and the others are not blamed for it.
     pub(crate) fn told_failure<H: Host>(
         &mut self,
         now_ns: u64,
@@ -207,6 +235,10 @@ impl Engine {
         let Some(failure) = Failure::of(reason).filter(|_| connected) else {
             return;
         };
+        let known = failure == Failure::Transport && reason != MessageReason::MessageLost;
+        if known && self.half_sent(vi) {
+            return;
+        }
         let several_reads = |tx: &mut TxStream| tx.in_flight.unanswered_reads() > 1;
         let status = if failure == Failure::Read && self.tx_mut(vi).is_some_and(several_reads) {
             Status::TRANSPORT
@@ -234,6 +266,11 @@ impl Engine {
             return;
         }
         self.counters.count(Counter::ResponseTimeouts);
+        if self.half_sent(vi) {
+            // The other end has broken long since, for the rest that did not come.
+            self.break_local(now_ns, vi, MessageReason::UlpTimeout, host);
+            return;
+        }
         self.transport_failed(now_ns, vi, |_| true, MessageReason::UlpTimeout, host);
     }
 

@@ -9,6 +9,23 @@ fn table() -> RegionTable {
     })
 }
 
+fn register(
+    table: &RegionTable,
+    address: u64,
+    length_bytes: u64,
+    attributes: RegionAttributes,
+) -> Result<u32, RegionError> {
+    table.register(1, address, length_bytes, 0, || Ok(attributes))
+}
+
+/// Can this tag be ended?
+fn ends(table: &RegionTable, tag: u32) -> bool {
+    let mut ended = false;
+    let found = table.end_tag(tag, || ended = true);
+    assert_eq!(found, ended);
+    found
+}
+
 fn page() -> Vec<u8> {
     vec![0u8; 3 * pages::PAGE_BYTES as usize]
 }
@@ -24,7 +41,7 @@ fn a_range_is_inside_its_pages_with_its_tag_and_rights_or_refused() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
-    let handle = table.register(1, at, 4096, TAGGED, 0).unwrap();
+    let handle = register(&table, at, 4096, TAGGED).unwrap();
     let (base, end) = pages::page_range(at, 4096).unwrap();
     let check = |tag, address, len, access| table.check(handle, tag, address, len, access);
     let tag = TagCheck::Tag(7);
@@ -63,7 +80,7 @@ fn peers_read_and_write_only_where_they_may() {
             rdma_write,
             rdma_read,
         };
-        let handle = table.register(1, at, 1, attributes, 0).unwrap();
+        let handle = register(&table, at, 1, attributes).unwrap();
         let may = |access| table.check(handle, TagCheck::Tag(7), at, 1, access);
         assert_eq!(may(Access::RemoteWrite), rdma_write);
         assert_eq!(may(Access::RemoteRead), rdma_read);
@@ -76,19 +93,38 @@ fn a_handle_dies_with_its_region_and_is_not_used_again() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
-    let first = table.register(1, at, 1, TAGGED, 0).unwrap();
+    let first = register(&table, at, 1, TAGGED).unwrap();
     assert!(!table.deregister(at + 1, first), "another address");
     assert!(table.deregister(at, first));
     assert!(!table.deregister(at, first));
-    let second = table.register(1, at, 1, TAGGED, 0).unwrap();
+    let second = register(&table, at, 1, TAGGED).unwrap();
     assert_ne!(first, second);
     assert!(!table.check(first, TagCheck::Tag(7), at, 1, Access::Read));
     assert!(table.check(second, TagCheck::Tag(7), at, 1, Access::Read));
     assert_eq!(table.query(at, second), Some(TAGGED));
-    assert!(table.uses_tag(7));
+    assert!(!ends(&table, 7));
     table.deregister_all(1);
-    assert!(!table.uses_tag(7));
+    assert!(ends(&table, 7));
     assert_eq!(table.usage().bytes, 0);
+}
+
+#[test]
+fn a_registration_that_is_refused_last_leaves_nothing() {
+    let table = table();
+    let memory = page();
+    // A page that is nobody else's.
+    let at = (memory.as_ptr() as u64).next_multiple_of(pages::PAGE_BYTES);
+    let locked = || locked::hold().count_below(at + 1);
+    // Regions of tests before, whose memory this was.
+    let before = locked();
+    let refused = table.register(1, at, pages::PAGE_BYTES, 0, || {
+        assert_eq!(locked(), before + 1);
+        Err(RegionError::Invalid)
+    });
+    assert_eq!(refused, Err(RegionError::Invalid));
+    assert_eq!(locked(), before);
+    let usage = table.usage();
+    assert_eq!((usage.regions, usage.bytes), (0, 0));
 }
 
 #[test]
@@ -96,7 +132,7 @@ fn changed_attributes_hold_from_then_on_and_begin_an_epoch() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
-    let handle = table.register(1, at, 64, TAGGED, 0).unwrap();
+    let handle = register(&table, at, 64, TAGGED).unwrap();
     let epoch = table.epoch();
     let other = RegionAttributes {
         tag: 8,
@@ -117,7 +153,7 @@ fn changed_attributes_hold_from_then_on_and_begin_an_epoch() {
         "the pages are as writable as before"
     );
     assert!(!check(8, Access::RemoteWrite), "the right is gone");
-    assert!(!table.uses_tag(7) && table.uses_tag(8));
+    assert!(ends(&table, 7) && !ends(&table, 8));
     assert!(table.set(at, handle, TAGGED));
     assert!(check(7, Access::RemoteWrite));
 }
@@ -127,8 +163,8 @@ fn overlapping_registrations_live_apart() {
     let table = table();
     let memory = page();
     let at = memory.as_ptr() as u64;
-    let a = table.register(1, at, 8192, TAGGED, 0).unwrap();
-    let b = table.register(1, at + 4096, 4096, TAGGED, 0).unwrap();
+    let a = register(&table, at, 8192, TAGGED).unwrap();
+    let b = register(&table, at + 4096, 4096, TAGGED).unwrap();
     assert!(table.deregister(at, a));
     assert!(table.check(b, TagCheck::Tag(7), at + 4096, 4096, Access::RemoteWrite));
 }
@@ -143,26 +179,17 @@ fn limits_and_bad_ranges_are_refused() {
     });
     let memory = page();
     let at = memory.as_ptr() as u64;
+    assert_eq!(register(&table, at, 0, TAGGED), Err(RegionError::Invalid));
+    assert_eq!(register(&table, 4096, 1, TAGGED), Err(RegionError::Invalid));
     assert_eq!(
-        table.register(1, at, 0, TAGGED, 0),
-        Err(RegionError::Invalid)
-    );
-    assert_eq!(
-        table.register(1, 4096, 1, TAGGED, 0),
-        Err(RegionError::Invalid)
-    );
-    assert_eq!(
-        table.register(1, at, 2 << 20, TAGGED, 0),
+        register(&table, at, 2 << 20, TAGGED),
         Err(RegionError::Resource)
     );
     assert_eq!(
-        table.register(1, at, 8193, TAGGED, 0),
+        register(&table, at, 8193, TAGGED),
         Err(RegionError::Resource)
     );
     assert_eq!(table.usage().regions, 0);
-    table.register(1, at, 1, TAGGED, 0).unwrap();
-    assert_eq!(
-        table.register(1, at, 1, TAGGED, 0),
-        Err(RegionError::Resource)
-    );
+    register(&table, at, 1, TAGGED).unwrap();
+    assert_eq!(register(&table, at, 1, TAGGED), Err(RegionError::Resource));
 }

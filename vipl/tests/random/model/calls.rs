@@ -133,13 +133,28 @@ impl Tables {
         cqs: [Option<u64>; 2],
     ) -> Verdict {
         let there = self.vis.values().filter(|vi| vi.end == end).count();
+        let unknown = |cq: u64| self.cqs.get(&cq).is_none_or(|cq| cq.end != end);
+        self.vi_attributes(self.nic_verdict(end, nic), end, attributes)
+            .refuse_if(
+                cqs.into_iter().flatten().any(unknown),
+                VipError::InvalidParameter,
+            )
+            .refuse_if(there >= self.limits.vis, VipError::ErrorResource)
+    }
+
+    /// What is wrong with the attributes of a VI, beside other things (VIPL 3.2.1, 3.7.2).
+    pub(super) fn vi_attributes(
+        &self,
+        verdict: Verdict,
+        end: usize,
+        attributes: &ViAttributes,
+    ) -> Verdict {
         let level = attributes.reliability;
         let level_there = level.is_power_of_two() && level & self.limits.levels != 0;
         let reads_there = level & self.limits.rdma_read_levels != 0;
         let size = attributes.max_transfer_bytes;
         let tag = attributes.ptag.map_or(0, |tag| tag.into_raw());
-        let unknown = |cq: u64| self.cqs.get(&cq).is_none_or(|cq| cq.end != end);
-        self.nic_verdict(end, nic)
+        verdict
             .refuse_if(!level_there, VipError::InvalidReliabilityLevel)
             .refuse_if(
                 size == 0 || size > self.limits.transfer_bytes,
@@ -154,11 +169,6 @@ impl Tables {
                 attributes.rdma_read && !reads_there,
                 VipError::InvalidRdmaRead,
             )
-            .refuse_if(
-                cqs.into_iter().flatten().any(unknown),
-                VipError::InvalidParameter,
-            )
-            .refuse_if(there >= self.limits.vis, VipError::ErrorResource)
     }
 
     /// The attributes that must match for a connection (VIPL 3.3.2).
@@ -333,10 +343,13 @@ impl State {
     /// VIPL 3.3.5: legal in every state.
     pub(crate) fn disconnect(&mut self, tables: &Tables, vi: u64) {
         self.leave(tables, vi);
+        let taken_back = self.pool().find(|(waiting, _)| *waiting == vi);
+        self.withdrawn.extend(taken_back.map(|(_, id)| id));
         let found = self.vi_mut(vi);
         found.state = ViState::Idle;
         found.broken = false;
         found.asking = None;
+        found.peer = None;
         found.owed.clear();
         self.flush(tables, vi);
         // What is broken by its own flush was told; the VI is Idle all the same.
@@ -368,6 +381,7 @@ impl State {
         let found = self.vi_mut(vi);
         found.state = ViState::ConnectPending;
         found.asking = Some(conn);
+        found.peer = None;
     }
 
     /// The client's request is over without a connection.
@@ -383,6 +397,7 @@ impl State {
             let found = self.vi_mut(vi);
             found.state = ViState::Connected;
             found.asking = None;
+            found.peer = None;
             found.link = Some(link);
         }
         let onward = Default::default();

@@ -11,11 +11,17 @@
 //! | `state` | queues, completions, completion queues [VIPL 3.5, 6.1] |
 //! | `transfer` | messages, breaks, disconnects [VIPL 2.4, 3.3.5, 3.8.1, 6.2, 6.3] |
 //! | `sending` | descriptors in flight, answers, reads [VIPL 2.4, 5.2, 6.1] |
+//! | `peers` | peer requests [VIPL 3.3.6 to 3.3.8] |
+//! | `notices` | handlers that are called when something completes [VIPL 3.5.9 to 3.5.12] |
 //! | `calls` | what each call returns and changes |
+//! | `changes` | attributes and sizes that change [VIPL 3.6.3, 3.7.2, 3.7.4, 3.7.6] |
 //! | `show` | states in words |
 
 mod calls;
+mod changes;
 mod descriptor;
+mod notices;
+mod peers;
 mod sending;
 mod show;
 mod state;
@@ -24,5 +30,7 @@ mod transfer;
 
 pub(crate) use calls::{Seen, Verdict, completed_so};
 pub(crate) use descriptor::{Judged, Posted, judge_post};
+pub(crate) use notices::{Call, Place, Rung};
+pub(crate) use peers::{Met, Peer, PeerRequest, Stage};
 pub(crate) use state::{Bytes, Completion, State, Told};
 pub(crate) use tables::{CqFacts, Limits, PAGE_BYTES, Region, Request, Tables, ViFacts};

@@ -41,6 +41,9 @@ impl fmt::Display for State {
         for (handle, vi) in &self.vis {
             let broken = if vi.broken { " broken" } else { "" };
             write!(f, "VI {handle:#x} {:?}{broken}", vi.state)?;
+            if let Some(peer) = &vi.peer {
+                write!(f, " peer #{} {:?}", peer.id, peer.stage)?;
+            }
             if let Some(link) = vi.link {
                 write!(f, " link {link}")?;
             }
@@ -62,6 +65,13 @@ impl fmt::Display for State {
         }
         for (cq, groups) in &self.cqs {
             writeln!(f, "CQ {cq:#x} {groups:x?}")?;
+        }
+        for (place, ids) in &self.asked {
+            writeln!(f, "asked of {place:x?}: {ids:?}")?;
+        }
+        for (place, calls) in &self.called {
+            let calls: Vec<_> = calls.iter().map(|(id, call)| (id, call.name())).collect();
+            writeln!(f, "called for {place:x?}: {calls:x?}")?;
         }
         for (number, (message, certain)) in &self.written {
             let (target, length) = (message.0.remote, message.0.length_bytes);

@@ -1,12 +1,14 @@
 //! What may be one way or another until it is looked at: VIs, their queues, completion queues, connections.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use vipl::ViState;
 
 use super::descriptor::{Posted, own_memory};
+use super::notices::{Call, Place};
+use super::peers::Peer;
 use super::tables::{Tables, ViFacts};
 use crate::program::Side;
 
@@ -108,6 +110,8 @@ pub(crate) struct Vi {
     pub(crate) link: Option<u64>,
     /// The request that it waits for.
     pub(crate) asking: Option<u64>,
+    /// Its peer request, until the outcome is told.
+    pub(crate) peer: Option<Peer>,
     pub(crate) send: Queue,
     pub(crate) recv: Queue,
     /// Reads of the other end that wait for their data.
@@ -121,6 +125,7 @@ impl Vi {
             broken: false,
             link: None,
             asking: None,
+            peer: None,
             send: Queue::default(),
             recv: Queue::default(),
             owed: VecDeque::new(),
@@ -191,8 +196,15 @@ pub(crate) struct State {
     /// order (VIPL 6.1).
     pub(crate) cqs: BTreeMap<u64, VecDeque<Vec<Entry>>>,
     pub(crate) links: BTreeMap<u64, Link>,
+    /// Handlers that were asked for, in order, and those that must have been called with something.
+    pub(crate) asked: BTreeMap<Place, VecDeque<u64>>,
+    pub(crate) called: BTreeMap<Place, VecDeque<(u64, Call)>>,
     /// Since the program last waited for all of it.
     pub(crate) told: BTreeMap<Told, u32>,
+    /// Peer requests that were taken back since then: one may still be on its way to another end.
+    pub(crate) withdrawn: BTreeSet<u64>,
+    /// Some of it was not heard yet when the program last waited for all of it.
+    pub(crate) late: bool,
     /// RDMA writes that arrived since then, and whether their bytes are certain.
     pub(crate) written: BTreeMap<u64, (Bytes, bool)>,
 }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use vipl::{NicAttributes, ViAttributes};
 
+use super::peers::PeerRequest;
+
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// A registered region (VIPL 3.4.3): whole pages.
@@ -60,10 +62,12 @@ pub(crate) struct Limits {
     pub(crate) levels: u16,
     pub(crate) rdma_read_levels: u16,
     pub(crate) native_mtu_bytes: u64,
+    /// Handlers that may wait on one queue.
+    pub(crate) notifies: usize,
 }
 
 impl Limits {
-    pub(crate) fn of(attributes: &NicAttributes) -> Self {
+    pub(crate) fn of(attributes: &NicAttributes, notifies: u32) -> Self {
         Self {
             vis: attributes.max_vi as usize,
             cqs: attributes.max_cq as usize,
@@ -76,6 +80,7 @@ impl Limits {
             levels: attributes.reliability_level_support,
             rdma_read_levels: attributes.rdma_read_support,
             native_mtu_bytes: attributes.native_mtu,
+            notifies: notifies as usize,
         }
     }
 }
@@ -108,6 +113,8 @@ pub(crate) struct Tables {
     pub(crate) vis: BTreeMap<u64, ViFacts>,
     pub(crate) cqs: BTreeMap<u64, CqFacts>,
     pub(crate) requests: BTreeMap<u64, Request>,
+    /// All peer requests that were ever made.
+    pub(crate) peers: BTreeMap<u64, PeerRequest>,
 }
 
 /// What memory is wanted for.
@@ -131,6 +138,7 @@ impl Tables {
             vis: BTreeMap::new(),
             cqs: BTreeMap::new(),
             requests: BTreeMap::new(),
+            peers: BTreeMap::new(),
         }
     }
 

@@ -46,9 +46,12 @@ impl State {
                 next.extend(self.serve_read(tables, handle));
             }
         }
+        next.extend(self.peer_acts(tables));
+        next.extend(self.calls_of_handlers());
         for (&link, found) in &self.links {
             for to in [0, 1] {
-                if found.onward[to].is_empty() {
+                // Whoever does not know yet that it is connected hears that first.
+                if found.onward[to].is_empty() || self.is_joining(found.vis[to]) {
                     continue;
                 }
                 next.extend(self.arrive(tables, link, to));
@@ -176,7 +179,9 @@ impl State {
         match self.vis[&vi].state {
             ViState::Connected => self.break_here(tables, vi),
             ViState::Idle | ViState::ConnectPending => {
+                self.leave(tables, vi);
                 self.vi_mut(vi).asking = None;
+                self.vi_mut(vi).peer = None;
                 self.vi_mut(vi).state = ViState::Error;
                 self.flush(tables, vi);
             }

@@ -51,7 +51,7 @@ impl Asking {
 }
 
 impl Player {
-    fn address(&mut self, of: &str) -> NetAddress {
+    pub(super) fn address(&mut self, of: &str) -> NetAddress {
         let text = format!("{of} {} {}", std::process::id(), self.name());
         NetAddress {
             host: HostAddress(self.host),
@@ -65,6 +65,10 @@ impl Player {
         let mut local = self.address("nobody");
         if mistake == Mistake::Address {
             local.host.0[3] ^= 1;
+        }
+        if mistake == Mistake::Nobody {
+            // Peers do not match servers (VIPL 3.3).
+            local.discriminator = self.peer_address(0).discriminator;
         }
         let verdict = self
             .tables
@@ -88,7 +92,7 @@ impl Player {
         // Whether the VI is Idle must be certain: a request that waits for nothing would wait for ever.
         self.settle()?;
         if !pick.wrong && self.idle_vis().is_empty() {
-            self.mend(|_| true)?;
+            self.mend_any()?;
         }
         let vi = self.pick_idle_vi(pick);
         let idle =
@@ -148,12 +152,6 @@ impl Player {
         }
     }
 
-    fn idle_vis(&self) -> Vec<u64> {
-        let vis = self.oracle.any().vis.iter();
-        let idle = vis.filter(|(_, vi)| vi.state == ViState::Idle);
-        idle.map(|(handle, _)| *handle).collect()
-    }
-
     /// Takes a VI that broke back to Idle, and its descriptors off it, as programs do (VIPL 7.5).
     fn mend(&mut self, fits: impl Fn(&ViFacts) -> bool) -> Checked {
         let state = self.oracle.any();
@@ -162,6 +160,24 @@ impl Player {
         let Some(vi) = self.tables.vis.keys().find(broken).copied() else {
             return Ok(());
         };
+        self.start_again(vi)
+    }
+
+    /// As [`Self::mend`]; where none broke, one that waits to be connected gives up.
+    pub(super) fn mend_any(&mut self) -> Checked {
+        self.mend(|_| true)?;
+        if !self.idle_vis().is_empty() {
+            return Ok(());
+        }
+        let state = self.oracle.any();
+        let waits = |vi: &&u64| state.vis[*vi].state == ViState::ConnectPending;
+        match self.tables.vis.keys().find(waits).copied() {
+            Some(vi) => self.start_again(vi),
+            None => Ok(()),
+        }
+    }
+
+    fn start_again(&mut self, vi: u64) -> Checked {
         self.disconnect_this(vi)?;
         for side in [Side::Send, Side::Receive] {
             while !self.oracle.any().vis[&vi].queue(side).items.is_empty() {
@@ -172,7 +188,7 @@ impl Player {
     }
 
     /// A VI that is Idle, if there is one and the pick is not wrong.
-    fn pick_idle_vi(&self, pick: Pick) -> u64 {
+    pub(super) fn pick_idle_vi(&self, pick: Pick) -> u64 {
         let idle = self.idle_vis();
         if pick.wrong || idle.is_empty() || pick.number & 0x7000 == 0 {
             return self.pick_vi(pick);
@@ -199,6 +215,10 @@ impl Player {
                 verdict = verdict.refuse_if(true, VipError::NotReachable);
             }
             Mistake::None | Mistake::Nobody | Mistake::Attribute => {
+                if mistake == Mistake::Nobody {
+                    // Clients do not match peers (VIPL 3.3).
+                    remote = self.peer_address(0);
+                }
                 verdict = verdict.refuse_if(true, VipError::NoMatch);
             }
         }
@@ -209,7 +229,9 @@ impl Player {
             Some(_) => verdict = verdict.refuse_if(true, VipError::InvalidState),
         }
         let outcome = vip::connect_request(ViHandle::from_raw(vi), &local, &remote, limit);
-        self.certain(|| format!("request of {vi:#x} in vain"), &outcome, &verdict)
+        self.certain(|| format!("request of {vi:#x} in vain"), &outcome, &verdict)?;
+        self.oracle.change(|state| state.pass_peer(vi));
+        Ok(())
     }
 
     /// A request that waits for its answer, or a handle of none.

@@ -5,8 +5,9 @@ use vipl::{
     ViHandle, ViInfo, provider as vip,
 };
 
+use super::notices::places_of;
 use super::{Checked, Player, choose};
-use crate::model::{CqFacts, PAGE_BYTES, Region, Told, Verdict, ViFacts};
+use crate::model::{CqFacts, PAGE_BYTES, Place, Region, Told, Verdict, ViFacts};
 use crate::oracle::Violation;
 use crate::program::{Mistake, Pick, RegionShape, ViShape};
 
@@ -70,15 +71,28 @@ impl Player {
         let of_nic = |vi: &&u64| self.tables.vis[*vi].nic == nic;
         let vis: Vec<u64> = self.tables.vis.keys().filter(of_nic).copied().collect();
         self.hear_last_of(&vis)?;
-        for vi in &vis {
-            self.abandon_descriptors(*vi);
-            let tables = &self.tables;
-            self.oracle.change(|state| {
+        let tables = &self.tables;
+        self.oracle.change(|state| {
+            for vi in &vis {
                 if down {
                     state.cut(*vi);
                 }
-                state.release_vi(tables, *vi);
-            });
+                state.disconnect(tables, *vi);
+            }
+        });
+        // Its completion queues end as well, though one that VIs of other openings use goes on taking entries.
+        let cqs = self.tables.cqs.iter().filter(|(_, cq)| cq.nic == nic);
+        let cqs = cqs.map(|(handle, _)| Place::Cq(*handle));
+        let places: Vec<Place> = vis
+            .iter()
+            .flat_map(|vi| places_of(*vi))
+            .chain(cqs)
+            .collect();
+        self.places_end(&places)?;
+        for vi in &vis {
+            self.abandon_descriptors(*vi);
+            let tables = &self.tables;
+            self.oracle.change(|state| state.release_vi(tables, *vi));
         }
         self.end_requests_of(nic, &vis)?;
         for vi in &vis {
@@ -94,20 +108,22 @@ impl Player {
             .extend(gone.map(|(handle, region)| (region.address, handle)));
         let before: Vec<u64> = self.tables.cqs.keys().copied().collect();
         self.tables.forget_orphaned_cqs();
-        self.forget_cqs(&before);
+        self.forget_cqs(&before)?;
         self.stale.nics.push(nic);
         Ok(())
     }
 
-    fn forget_cqs(&mut self, before: &[u64]) {
+    fn forget_cqs(&mut self, before: &[u64]) -> Checked {
         for cq in before {
             if !self.tables.cqs.contains_key(cq) {
+                self.places_end(&[Place::Cq(*cq)])?;
                 self.oracle.change(|state| {
                     state.cqs.remove(cq);
                 });
                 self.stale.cqs.push(*cq);
             }
         }
+        Ok(())
     }
 
     /// What was told of VIs whose handler is gone must have been true; the rest of it is not told any more.
@@ -156,7 +172,7 @@ impl Player {
     }
 
     /// A tag of this end, or a handle that is none.
-    fn pick_tag(&self, end: usize, pick: Pick) -> PtagHandle {
+    pub(super) fn pick_tag(&self, end: usize, pick: Pick) -> PtagHandle {
         let own: Vec<u64> = self.tables.ends[end].tags.keys().copied().collect();
         let foreign: Vec<u64> = self.tables.ends[1 - end].tags.keys().copied().collect();
         let tag = if pick.wrong || own.is_empty() {
@@ -279,7 +295,12 @@ impl Player {
     }
 
     /// Address and handle of a region, or of none.
-    fn pick_region(&self, end: usize, pick: Pick, mistake: Mistake) -> (u64, MemoryHandle) {
+    pub(super) fn pick_region(
+        &self,
+        end: usize,
+        pick: Pick,
+        mistake: Mistake,
+    ) -> (u64, MemoryHandle) {
         let own = &self.tables.ends[end].regions;
         let (address, handle) = if pick.wrong || own.is_empty() {
             let stale = &self.stale.regions;
@@ -328,6 +349,15 @@ impl Player {
     ) -> Checked {
         let (address, handle) = self.pick_region(end, region, mistake);
         let (end, nic) = self.pick_nic(end, nic);
+        self.query_this_mem((end, nic), address, handle)
+    }
+
+    pub(super) fn query_this_mem(
+        &mut self,
+        (end, nic): (usize, NicHandle),
+        address: u64,
+        handle: MemoryHandle,
+    ) -> Checked {
         let place = (end, nic.into_raw());
         let verdict = self.tables.on_region(place, address, handle.0);
         let outcome = vip::query_mem(nic, address, handle);
@@ -371,13 +401,18 @@ impl Player {
 
     pub(super) fn destroy_cq(&mut self, pick: Pick) -> Checked {
         let cq = self.pick_cq(pick);
+        self.destroy_this_cq(cq)
+    }
+
+    pub(super) fn destroy_this_cq(&mut self, cq: u64) -> Checked {
         let verdict = self.tables.destroy_cq(cq);
         self.oracle.work_on(&self.tables);
         let outcome = vip::destroy_cq(CqHandle::from_raw(cq));
         self.certain(|| format!("destroy CQ {cq:#x}"), &outcome, &verdict)?;
         if outcome.is_ok() {
+            self.places_end(&[Place::Cq(cq)])?;
             self.tables.cqs.remove(&cq);
-            self.forget_cqs(&[cq]);
+            self.forget_cqs(&[cq])?;
         }
         Ok(())
     }
@@ -385,21 +420,7 @@ impl Player {
     pub(super) fn create_vi(&mut self, end: usize, nic: Pick, shape: &ViShape) -> Checked {
         let tag = self.pick_tag(end, shape.tag);
         let (end, nic) = self.pick_nic(end, nic);
-        let mut attributes = ViAttributes {
-            reliability: shape.level,
-            max_transfer_bytes: shape.max_transfer_bytes,
-            qos: 0,
-            ptag: Some(tag),
-            rdma_write: shape.rdma_write,
-            rdma_read: shape.rdma_read,
-        };
-        match shape.mistake {
-            Some(0) => attributes.reliability = 3,
-            Some(1) => attributes.max_transfer_bytes = 0,
-            Some(2) => attributes.max_transfer_bytes = self.tables.limits.transfer_bytes + 1,
-            Some(3) => attributes.qos = 1,
-            Some(_) | None => {}
-        }
+        let attributes = self.wanted(shape, tag);
         let cqs = [shape.send_cq, shape.recv_cq].map(|pick| self.cq_for(end, pick?));
         let place = (end, nic.into_raw());
         let verdict = self.tables.create_vi(place, &attributes, cqs);
@@ -457,6 +478,7 @@ impl Player {
             fits.then(|| state.clone()).into_iter().collect()
         })?;
         if outcome.is_ok() {
+            self.places_end(&places_of(vi))?;
             self.oracle.change(|state| {
                 state.vis.remove(&vi);
             });
@@ -464,7 +486,7 @@ impl Player {
             self.stale.vis.push(vi);
             let before: Vec<u64> = self.tables.cqs.keys().copied().collect();
             self.tables.forget_orphaned_cqs();
-            self.forget_cqs(&before);
+            self.forget_cqs(&before)?;
         }
         Ok(())
     }
@@ -482,6 +504,10 @@ impl Player {
 
     pub(super) fn query_vi(&mut self, pick: Pick) -> Checked {
         let vi = self.pick_vi(pick);
+        self.query_this_vi(vi)
+    }
+
+    pub(super) fn query_this_vi(&mut self, vi: u64) -> Checked {
         self.oracle.work_on(&self.tables);
         let outcome = vip::query_vi(ViHandle::from_raw(vi));
         let Some(facts) = self.tables.vis.get(&vi) else {

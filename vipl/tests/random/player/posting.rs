@@ -5,7 +5,7 @@ use vipl::{MemoryHandle, RawDescriptor, ViHandle, ViState, provider as vip};
 
 use super::{Checked, Player};
 use crate::arena::{Arena, Lent};
-use crate::model::{Judged, Verdict, ViFacts, judge_post};
+use crate::model::{Judged, State, Verdict, ViFacts, judge_post};
 use crate::program::{Flaw, Operation, Pick, Shape, Side};
 use crate::seeded::Seeded;
 
@@ -89,6 +89,14 @@ impl Player {
     }
 
     fn post_on(&mut self, vi: u64, side: Side, shape: &Shape) -> Checked {
+        let limit = self.tables.limits.queue_descriptors;
+        self.oracle.work_on(&self.tables);
+        let mut states = self.oracle.states().iter();
+        let full = |state: &State| state.vis[&vi].queue(side).items.len() >= limit;
+        if states.any(full) && !self.oracle.states().iter().all(full) {
+            // A handler may just be called with one of its descriptors: wait until that is known.
+            self.settle()?;
+        }
         let facts = self.tables.vis[&vi].clone();
         let Some(draft) = self.draft(vi, &facts, side, shape) else {
             return Ok(());

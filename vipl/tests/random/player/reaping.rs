@@ -35,17 +35,7 @@ impl Player {
             Ok(Done::NotDone) if !wait => Seen::Pending,
             Err(VipError::Timeout) if wait => Seen::Pending,
             Ok(Done::Completed { descriptor, status }) => {
-                let address = descriptor as u64;
-                let arena = &self.arenas[self.tables.vis[&vi].end];
-                let mut control = [0; 32];
-                if arena.holds(address, 32) {
-                    control.copy_from_slice(&arena.read(address, 32));
-                }
-                Seen::Completed {
-                    address,
-                    status,
-                    control,
-                }
+                self.completed(vi, descriptor as u64, status)
             }
             Ok(Done::NotDone) | Err(_) => {
                 return Err(Violation(format!("{call} {side:?} -> {outcome:?}")));
@@ -68,8 +58,27 @@ impl Player {
         }
     }
 
+    /// A descriptor that came off a queue, as it stands in memory.
+    pub(super) fn completed(&self, vi: u64, address: u64, status: u32) -> Seen {
+        let arena = &self.arenas[self.tables.vis[&vi].end];
+        let mut control = [0; 32];
+        if arena.holds(address, 32) {
+            control.copy_from_slice(&arena.read(address, 32));
+        }
+        Seen::Completed {
+            address,
+            status,
+            control,
+        }
+    }
+
     /// A descriptor is the program's again, with its buffers: they hold what they must.
-    fn came_back(&mut self, vi: u64, posted: &Posted, completion: &Completion) -> Checked {
+    pub(super) fn came_back(
+        &mut self,
+        vi: u64,
+        posted: &Posted,
+        completion: &Completion,
+    ) -> Checked {
         let facts = &self.tables.vis[&vi];
         let end = facts.end;
         self.count(reached(facts.attributes.reliability, posted, completion));

@@ -1,5 +1,6 @@
 //! Waits until the provider has done all that it must, and looks at everything; takes everything down.
 
+use std::collections::BTreeMap;
 use std::thread;
 use std::time::Instant;
 
@@ -11,13 +12,19 @@ use crate::model::{State, Told, Verdict, completed_so};
 use crate::oracle::Violation;
 use crate::program::{Pick, Side};
 
+/// Turns of each NIC that a peer request and its answers need, and more.
+const TURNS: u32 = 6;
+
 impl Player {
     /// Polls until what there is to see is what must be at the end of all that is under way.
     pub(super) fn settle(&mut self) -> Checked {
         self.oracle.work_on(&self.tables);
-        let ends = self.oracle.at_rest(&self.tables);
+        let mut ends = self.ends();
         let deadline = Instant::now() + PATIENCE;
         loop {
+            if self.listen()? {
+                ends = self.ends();
+            }
             let Err(Violation(wrong)) = self.come_to_rest(&ends) else {
                 return self.settle_clients();
             };
@@ -26,6 +33,24 @@ impl Player {
             }
             thread::yield_now();
         }
+    }
+
+    /// How everything may be at the end: nothing is under way, and every handler that must be called was called.
+    fn ends(&self) -> Vec<State> {
+        let mut ends = self.oracle.at_rest(&self.tables);
+        ends.retain(|state| state.called.is_empty());
+        ends
+    }
+
+    /// Has both ends take what is on its way to them. A query of a VI takes no turn while another thread may.
+    fn take_turns(&self) -> Checked {
+        for _ in 0..TURNS {
+            for nic in [0, 1].into_iter().filter_map(|end| self.any_nic(end)) {
+                vip::autodiscovery(nic, 1)
+                    .map_err(|error| Violation(format!("discover -> {error:?}")))?;
+            }
+        }
+        Ok(())
     }
 
     /// Lets both ends work, and asks for the state of every VI.
@@ -69,6 +94,12 @@ impl Player {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Is this what there is to see and to hear?
+    fn compare_all(&self, state: &State, found: &[(u64, ViState)]) -> Checked {
+        self.compare(state, found)?;
         self.compare_told(state)
     }
 
@@ -89,23 +120,39 @@ impl Player {
         }
     }
 
+    /// Is more told than was heard, for the first time? It may be on its way to a handler, on a thread of its own.
+    fn may_be_late(&self, state: &State) -> bool {
+        let heard = self.heard.lock().expect("no handler panics");
+        let mut rest = state.told.clone();
+        let all_told = heard.iter().all(|told| take_told(&mut rest, told));
+        all_told && !rest.is_empty() && !state.late
+    }
+
     /// Is everything as it must be in one of these states? Those that fit are left; they differ in the order of what
     /// is on completion queues.
     fn come_to_rest(&mut self, ends: &[State]) -> Checked {
-        let mut wrong = String::new();
+        let mut wrong = "handlers were not called".to_owned();
         let states = self.poll()?;
         let mut fits = |end: &&State| {
-            let compared = self.compare(end, &states);
+            let compared = self.compare_all(end, &states);
             let told = |Violation(text)| wrong = format!("{text}\nin {end}");
             compared.map_err(told).is_ok()
         };
         if !ends.iter().any(|end| fits(&end)) {
             return Err(Violation(wrong));
         }
+        if ends.iter().any(|end| end.pool().next().is_some()) {
+            // Whoever asked in vain may have left an answer on its way, which ends the request of another one.
+            self.take_turns()?;
+        }
         // Now nothing changes any more. Whoever is in the middle of a turn ends it before these return.
         let states = self.poll()?;
-        let fits = |end: &&State| self.compare(end, &states).is_ok();
+        let fits = |end: &&State| self.compare_all(end, &states).is_ok();
+        let late = |end: &&State| self.may_be_late(end) && self.compare(end, &states).is_ok();
         let mut fitting: Vec<State> = ends.iter().filter(fits).cloned().collect();
+        if !fitting.is_empty() {
+            fitting.extend(ends.iter().filter(late).cloned());
+        }
         while let Some(tried) = fitting.first().cloned() {
             let others = fitting.iter().any(|state| state.written != tried.written);
             let before = others.then(|| self.arenas.each_ref().map(Arena::expected));
@@ -133,12 +180,17 @@ impl Player {
         for code in told {
             self.count(format!("asynchronous error {code}"));
         }
+        let heard = core::mem::take(&mut *self.heard.lock().expect("no handler panics"));
         for state in &mut states {
             state.written.clear();
-            state.told.clear();
+            state.withdrawn.clear();
+            for told in &heard {
+                take_told(&mut state.told, told);
+            }
+            state.late = !state.told.is_empty();
         }
-        self.heard.lock().expect("no handler panics").clear();
         self.oracle.replace(states);
+        self.count_pool();
     }
 
     fn check_memory(&self) -> Checked {
@@ -225,13 +277,7 @@ impl Player {
             .map(|(cq, _)| *cq)
             .collect();
         for cq in cqs {
-            let outcome = vip::destroy_cq(vipl::CqHandle::from_raw(cq));
-            self.certain(
-                || format!("destroy CQ {cq:#x}"),
-                &outcome,
-                &Verdict::default(),
-            )?;
-            self.tables.cqs.remove(&cq);
+            self.destroy_this_cq(cq)?;
         }
         for (handle, region) in core::mem::take(&mut self.tables.ends[end].regions) {
             let outcome = vip::deregister_mem(nic, region.address, MemoryHandle(handle));
@@ -256,6 +302,18 @@ impl Player {
         }
         Ok(())
     }
+}
+
+/// Takes one away; false if there is none.
+fn take_told(rest: &mut BTreeMap<Told, u32>, told: &Told) -> bool {
+    let Some(times) = rest.get_mut(told) else {
+        return false;
+    };
+    *times -= 1;
+    if *times == 0 {
+        rest.remove(told);
+    }
+    true
 }
 
 impl Drop for Player {

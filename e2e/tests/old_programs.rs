@@ -1,0 +1,46 @@
+//! A program as it was written for VIPL around 2000, unchanged, as several processes of two hosts.
+
+use e2e::installation::Installation;
+use e2e::nics::{End, NicText};
+use e2e::process::{PATIENCE, Running};
+use e2e::scratch::Scratch;
+use e2e::wire::Wire;
+
+/// Where each process of the mesh runs.
+const ENDS: [End; 4] = [End::Left, End::Left, End::Right, End::Right];
+
+/// A VI from each process to each other, those of its own host and those of the other one.
+#[test]
+fn a_full_mesh_of_processes_on_two_hosts() {
+    let wire = Wire::new(1500);
+    let installation = Installation::new();
+    let program = installation.old_program("mesh", &["mesh.c", "old.c"]);
+    let scratch = Scratch::new("mesh");
+    let left = NicText::af_packet(End::Left).write(&scratch, "left.toml");
+    let right = NicText::af_packet(End::Right).write(&scratch, "right.toml");
+    let mut running: Vec<Running> = ENDS
+        .iter()
+        .enumerate()
+        .map(|(rank, end)| {
+            let (namespace, config) = match end {
+                End::Left => (&wire.left, &left),
+                End::Right => (&wire.right, &right),
+            };
+            let mut command = namespace.program(&program);
+            command
+                .arg(rank.to_string())
+                .arg(end.host())
+                .args(ENDS.map(End::host))
+                .env("VIADUCT_CONFIG", config);
+            Running::start(&format!("rank {rank}"), &mut command)
+        })
+        .collect();
+    for (rank, one) in running.iter_mut().enumerate() {
+        let said = format!("rank {rank}: 50 messages with each of 3 peers");
+        one.wait_for(&said, PATIENCE);
+    }
+    // Their inputs are closed only now: who leaves early would break the others' connections.
+    for one in running {
+        one.succeed(PATIENCE);
+    }
+}

@@ -1,0 +1,49 @@
+//! Attributes and sizes that change, and whom a NIC finds (VIPL 3.6.3, 3.7.2, 3.7.4, 3.7.6).
+
+use vipl::{MemAttributes, ViAttributes, ViState, VipError};
+
+use super::calls::Verdict;
+use super::state::State;
+use super::tables::Tables;
+
+impl Tables {
+    /// VIPL 3.6.3. The size is a minimum: that more is queued, or may be, is no reason to refuse a smaller one.
+    pub(crate) fn resize_cq(&self, cq: u64, entries: u64) -> Verdict {
+        let known = self.cqs.contains_key(&cq);
+        Verdict::default()
+            .refuse_if(!known || entries == 0, VipError::InvalidParameter)
+            .refuse_if(entries > self.limits.cq_entries, VipError::ErrorResource)
+    }
+
+    /// VIPL 3.7.4.
+    pub(crate) fn set_mem(
+        &self,
+        place: (usize, u64),
+        (address, handle): (u64, u32),
+        attributes: &MemAttributes,
+    ) -> Verdict {
+        let tag = attributes.ptag.map_or(0, |tag| tag.into_raw());
+        let reads = self.limits.rdma_read_levels != 0;
+        self.on_region(place, address, handle)
+            .refuse_if(
+                !self.ends[place.0].tags.contains_key(&tag),
+                VipError::InvalidPtag,
+            )
+            .refuse_if(attributes.rdma_read && !reads, VipError::InvalidRdmaRead)
+    }
+
+    /// Does a NIC of this end find another node within so many hops (VIPL 3.7.6)? Both ends have one host address,
+    /// and are one hop away from each other.
+    pub(crate) fn finds_other(&self, end: usize, hops: u64) -> bool {
+        hops > 0 && !self.ends[1 - end].nics.is_empty()
+    }
+}
+
+impl State {
+    /// VIPL 3.7.2.
+    pub(crate) fn set_vi(&self, tables: &Tables, vi: u64, attributes: &ViAttributes) -> Verdict {
+        let busy = self.vis[&vi].state != ViState::Idle;
+        let verdict = Verdict::default().refuse_if(busy, VipError::InvalidState);
+        tables.vi_attributes(verdict, tables.vis[&vi].end, attributes)
+    }
+}
