@@ -1,16 +1,15 @@
 //! Message recovery, case by case.
 
+mod checks;
+mod endings;
+
 use fcvi_frame::fc::FCtl;
-use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 
 use crate::testkit::host::{Event, Send};
-use crate::testkit::net::{
-    CLIENT, MS, Net, S, SERVER, broken, config, params, receive_failed, received, send_failed,
-    sent, without_partial_data,
-};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received, sent};
 use crate::testkit::rng::Rng;
 use crate::{Counter, EndpointState, EngineConfig, Level, RecoveryConfig, Status, ViIndex};
 
@@ -345,76 +344,6 @@ fn messages_ahead_claim_their_descriptors_in_order() {
     assert_eq!(net.log(CLIENT, a).len(), 4);
 }
 
-/// What would fail in order is dropped ahead of it, and fails when its turn comes.
-#[test]
-fn nothing_fails_ahead_of_order() {
-    for level in [RD, RR] {
-        let (mut net, a, b) = pair(level);
-        let frames = kept(&mut net, |net| {
-            net.post_send(CLIENT, a, &[1; 3_000]);
-            net.post_send(CLIENT, a, &[2; 3_000]);
-        });
-        net.post_receive(SERVER, b, 3_000);
-        net.post_receive(SERVER, b, 2_999);
-        net.wire.cut = true;
-        for at in [0, 2, 3] {
-            net.inject(SERVER, &frames[at]);
-        }
-        assert_eq!(net.count(SERVER, Counter::DropAheadUnfit), 1);
-        assert_eq!(net.log(SERVER, b), []);
-        net.wire.cut = false;
-        net.advance(20 * MS);
-        let mut log = vec![received(0, &[1; 3_000]), receive_failed(1, Status::LENGTH)];
-        log.extend(broken());
-        assert_eq!(without_partial_data(net.log(SERVER, b)), log);
-        let failed = match level {
-            // The guide has no such status for sends of Reliable Delivery (VIPL 5.2).
-            RD => Status::FLUSHED,
-            _ => Status::REMOTE_DESCRIPTOR,
-        };
-        let states = broken();
-        let mut log = vec![sent(0, 3_000)];
-        if level == RD {
-            log.extend([states[0].clone(), send_failed(1, failed), states[1].clone()]);
-        } else {
-            log.push(send_failed(1, failed));
-            log.extend(states);
-        }
-        assert_eq!(net.log(CLIENT, a), log, "{level:?}");
-    }
-}
-
-#[test]
-fn a_silent_peer_is_asked_so_often_and_then_given_up() {
-    for (level, tries) in [(RD, 10), (RR, 10), (RD, 1), (RR, 3)] {
-        let (mut net, a, _) = pair_with(level, |_, config| {
-            config.recovery.as_mut().expect("on").tries = tries;
-        });
-        net.wire.cut = true;
-        net.post_send(CLIENT, a, &[1; 8]);
-        net.post_read(CLIENT, a, (0, TARGET), 8);
-        net.post_send(CLIENT, a, &[2; 5_000]);
-        net.advance(15 * S);
-        let log = net.log(CLIENT, a);
-        let ends = |status: Status| {
-            log.iter()
-                .filter(|e| matches!(e, Event::Sent(_, s, _) if *s == status))
-                .count()
-        };
-        // At Reliable Delivery only a read can be told of it (VIPL 5.2).
-        let blamed = log.iter().find_map(|event| match event {
-            Event::Sent(id, Status::TRANSPORT, _) => Some(*id),
-            _ => None,
-        });
-        assert_eq!(blamed, Some(u64::from(level == RD)), "{log:?}");
-        assert_eq!((ends(Status::TRANSPORT), ends(Status::FLUSHED)), (1, 2));
-        assert_eq!(net.state(CLIENT, a), EndpointState::Error);
-        let asked = net.frames(CLIENT, SendRequest);
-        assert_eq!(asked.iter().filter(|f| resent(f)).count(), tries as usize);
-        assert_eq!(net.count(CLIENT, Counter::GiveUps), 1);
-    }
-}
-
 #[test]
 fn without_both_ends_offering_it_the_first_lost_frame_breaks() {
     for on in [CLIENT, SERVER] {
@@ -447,42 +376,6 @@ fn without_both_ends_offering_it_the_first_lost_frame_breaks() {
     );
 }
 
-/// What is placed must not be flushed at its sender because the receiver leaves.
-#[test]
-fn who_leaves_says_first_what_is_placed() {
-    for level in [RD, RR] {
-        let (mut net, a, b) = pair(level);
-        net.post_receive(SERVER, b, 8);
-        net.post_send(CLIENT, a, &[1; 8]);
-        while net.log(SERVER, b).is_empty() {
-            assert!(net.deliver_one());
-        }
-        net.disconnect(SERVER, b);
-        net.settle();
-        let mut log = vec![sent(0, 8)];
-        log.extend(broken());
-        assert_eq!(net.log(CLIENT, a), log, "{level:?}");
-    }
-}
-
-/// E_D_TOV is no reason to break while the sender lives; FCVI_ULP_TIMEOUT is.
-#[test]
-fn an_incomplete_message_waits_for_its_sender() {
-    let (mut net, a, b) = pair(RD);
-    net.post_receive(SERVER, b, 5_000);
-    let frames = kept(&mut net, |net| {
-        net.post_send(CLIENT, a, &[1; 5_000]);
-    });
-    net.wire.cut = true;
-    net.inject(SERVER, &frames[0]);
-    net.advance(19 * S);
-    assert_eq!(net.log(SERVER, b), []);
-    net.advance(2 * S);
-    let mut log = vec![receive_failed(0, Status::TRANSPORT.with(Status::PARTIAL))];
-    log.extend(broken());
-    assert_eq!(without_partial_data(net.log(SERVER, b)), log);
-}
-
 #[test]
 fn a_read_goes_on_where_its_data_stopped() {
     let (mut net, a, _) = pair(RD);
@@ -509,205 +402,6 @@ fn a_read_goes_on_where_its_data_stopped() {
     assert_eq!(net.log(CLIENT, a), [sent(0, 20_000)]);
     assert!(net.read_data(CLIENT, a)[0].1 == source[100..20_100]);
     assert_eq!(net.count(SERVER, Counter::ReadsRepeated), 1);
-}
-
-/// The rights of a read are checked again when it is asked for again.
-#[test]
-fn a_repeated_read_of_memory_that_is_gone_is_refused() {
-    let (mut net, a, b) = pair(RD);
-    net.wire.lose(SERVER, ReadResponse, 1);
-    net.post_read(CLIENT, a, (0, TARGET), 100);
-    net.advance(5 * US);
-    net.nodes[SERVER].host.regions.remove(&TARGET);
-    net.advance(20 * MS);
-    let log = net.log(CLIENT, a);
-    assert_eq!(log[0], send_failed(0, Status::RDMA_PROTECTION));
-    assert_eq!(net.state(SERVER, b), EndpointState::Error);
-}
-
-#[test]
-fn a_repetition_that_no_accepted_read_is_known_for_is_dropped() {
-    let (mut net, a, b) = pair(RD);
-    net.post_read(CLIENT, a, (0, TARGET), 100);
-    let request = net.frames(CLIENT, ReadRequest).remove(0);
-    net.advance(20 * MS);
-    net.wire.trace.clear();
-    for (at, value) in [(75, 0xEE), (80, 1), (83, 99)] {
-        let mut other = request.clone();
-        other[38] |= 2;
-        other[at] = value;
-        let length = other.len();
-        seal(&mut other, length, Eof::T).expect("a legal length");
-        net.inject(SERVER, &other);
-        net.advance(MS);
-    }
-    assert_eq!(net.frames(SERVER, ReadResponse).len(), 0);
-    assert_eq!(net.count(SERVER, Counter::ReadsRepeated), 0);
-    assert_eq!(net.state(SERVER, b), EndpointState::Connected);
-}
-
-#[test]
-fn acknowledgements_that_cannot_be_are_dropped() {
-    let (mut net, a, b) = pair(RD);
-    net.post_receive(SERVER, b, 8);
-    net.post_receive(SERVER, b, 8);
-    net.post_send(CLIENT, a, &[1; 8]);
-    net.advance(MS);
-    net.clear_logs();
-    let good = net.frames(SERVER, SendResponse).remove(0);
-    kept(&mut net, |net| {
-        net.post_send(CLIENT, a, &[2; 8]);
-    });
-    let changed = |at: usize, value: u8| {
-        let mut bytes = good.clone();
-        bytes[at] = value;
-        let length = bytes.len();
-        seal(&mut bytes, length, Eof::T).expect("a legal length");
-        bytes
-    };
-    for (bytes, counter) in [
-        // Two messages further on, of which one was sent.
-        (
-            changed(63, good[63].wrapping_add(2)),
-            Counter::DropStrayResponse,
-        ),
-        // So much of a message of eight bytes.
-        (changed(51, 8), Counter::DropStrayResponse),
-        (
-            changed(63, good[63].wrapping_sub(1)),
-            Counter::StaleAcknowledgements,
-        ),
-        // Gaps without a list; a reason that no acknowledgement has; no offset.
-        (changed(64, 0xC0), Counter::DropBadIu),
-        (changed(64, 0x01), Counter::DropBadIu),
-        (changed(39, good[39] & !8), Counter::DropBadIu),
-    ] {
-        let before = net.count(CLIENT, counter);
-        net.inject(CLIENT, &bytes);
-        assert_eq!(net.count(CLIENT, counter), before + 1, "{counter:?}");
-        assert_eq!(net.log(CLIENT, a), []);
-    }
-    net.inject(CLIENT, &changed(63, good[63].wrapping_add(1)));
-    assert_eq!(net.log(CLIENT, a), [sent(1, 8)]);
-}
-
-/// However many stale frames come in a turn, one answer is enough.
-#[test]
-fn stale_frames_are_answered_once_a_turn() {
-    let (mut net, a, b) = pair(RD);
-    net.post_receive(SERVER, b, 8);
-    net.post_send(CLIENT, a, &[1; 8]);
-    net.advance(MS);
-    let request = net.frames(CLIENT, SendRequest).remove(0);
-    net.wire.trace.clear();
-    for _ in 0..50 {
-        net.inject(SERVER, &request);
-    }
-    assert_eq!(acknowledgements(&net, SERVER).len(), 1);
-    net.advance(MS);
-    assert_eq!(
-        acknowledgements(&net, SERVER).len(),
-        2,
-        "and the rest later"
-    );
-    assert_eq!(net.count(SERVER, Counter::DropStaleMessage), 50);
-}
-
-#[test]
-fn memory_that_is_gone_when_it_is_sent_again_fails_the_descriptor() {
-    for level in [RD, RR] {
-        let (mut net, a, b) = pair(level);
-        net.post_receive(SERVER, b, 8);
-        net.post_receive(SERVER, b, 8);
-        net.wire.lose(CLIENT, SendRequest, 2);
-        net.post_send(CLIENT, a, &[1; 8]);
-        net.post_send(CLIENT, a, &[2; 8]);
-        net.nodes[CLIENT].host.vi(a).sends[0].gone_from = Some(0);
-        net.advance(50 * MS);
-        let log = net.log(CLIENT, a);
-        assert_eq!(log[0], send_failed(0, Status::PROTECTION), "{level:?}");
-        assert_eq!(net.state(SERVER, b), EndpointState::Error);
-    }
-}
-
-/// A message of which the other end has a part, and whose memory goes while it is sent.
-#[test]
-fn a_fault_behind_a_read_is_told_although_the_window_counted_on_its_message() {
-    let (mut net, a, b) = pair_with(RD, |_, config| {
-        let recovery = config.recovery.as_mut().expect("on");
-        (recovery.min_window_frames, recovery.max_window_frames) = (20, 20);
-    });
-    net.post_receive(SERVER, b, 60_000);
-    net.wire.lose(SERVER, ReadResponse, 1);
-    net.post_read(CLIENT, a, (0, TARGET), 100);
-    let gone = Send {
-        data: vec![1; 60_000],
-        gone_from: Some(50_000),
-        ..Send::default()
-    };
-    net.post(CLIENT, a, gone);
-    net.advance(100 * MS);
-    let failed = Status::PROTECTION.with(Status::PARTIAL);
-    let mut log = vec![sent(0, 100), send_failed(1, failed)];
-    log.extend(broken());
-    assert_eq!(net.log(CLIENT, a), log);
-}
-
-/// Frames that no sender of ours would cut so, and frames of two messages under one number.
-#[test]
-fn frames_that_do_not_fit_their_message_are_dropped() {
-    let (mut net, a, b) = pair(RD);
-    for _ in 0..2 {
-        net.post_receive(SERVER, b, 10_000);
-    }
-    let frames = kept(&mut net, |net| {
-        net.post_send(CLIENT, a, &[1; 6_500]);
-    });
-    net.wire.cut = true;
-    net.inject(SERVER, &frames[2]);
-    let changed = |frame: &[u8], changes: &[(usize, u8)]| {
-        let mut bytes = frame.to_vec();
-        for (at, value) in changes {
-            bytes[*at] = *value;
-        }
-        let view = FrameView::parse(frame).expect("a frame");
-        let (length, eof) = (bytes.len(), view.eof);
-        seal(&mut bytes, length, eof).expect("a legal length");
-        bytes
-    };
-    let seq_cnt = frames[1][43];
-    let far = msg_id(&frames[1]).wrapping_add(256).to_be_bytes();
-    let far_ahead = [(60, far[0]), (61, far[1]), (62, far[2]), (63, far[3])];
-    for (bytes, counter) in [
-        // An offset that is no frame's; SOFi3 in the middle; SEQ_CNT, SEQ_ID, OX_ID of others.
-        (changed(&frames[1], &[(51, 4)]), Counter::DropBadIu),
-        (changed(&frames[1], &[(27, 0x2E)]), Counter::DropBadIu),
-        (
-            changed(&frames[1], &[(43, seq_cnt + 1)]),
-            Counter::DropSynonym,
-        ),
-        (
-            changed(&frames[1], &[(40, frames[1][40] + 1)]),
-            Counter::DropSynonym,
-        ),
-        (
-            changed(&frames[1], &[(45, frames[1][45] ^ 1)]),
-            Counter::DropSynonym,
-        ),
-        (
-            changed(&frames[0], &[(43, frames[0][43] + 1)]),
-            Counter::DropSynonym,
-        ),
-        // As far ahead as no peer may be.
-        (changed(&frames[1], &far_ahead), Counter::DropOutOfWindow),
-    ] {
-        let before = net.count(SERVER, counter);
-        net.inject(SERVER, &bytes);
-        assert_eq!(net.count(SERVER, counter), before + 1, "{counter:?}");
-    }
-    net.wire.cut = false;
-    net.advance(20 * MS);
-    assert_eq!(net.log(SERVER, b), [received(0, &[1; 6_500])]);
 }
 
 /// Peers that shake hands over a bad network: the first message may stand for RESP3.
