@@ -60,7 +60,7 @@ pub struct RecoveryConfig {
 impl Default for RecoveryConfig {
     fn default() -> Self {
         Self {
-            ack_messages: 16,
+            ack_messages: 8,
             ack_bytes: 32 << 10,
             ack_delay_ns: 100 * NS_PER_US,
             min_timeout_ns: 500 * NS_PER_US,

@@ -127,13 +127,13 @@ fn a_send_completes_when_it_is_acknowledged() {
 #[test]
 fn messages_and_bytes_are_acknowledged_in_batches() {
     let (mut net, a, b) = pair(RD);
-    for n in 0..16 {
+    for n in 0..8 {
         net.post_receive(SERVER, b, 40_000);
         net.post_send(CLIENT, a, &[n; 8]);
     }
     net.advance(10 * US);
-    assert_eq!(acknowledgements(&net, SERVER).len(), 1, "sixteen messages");
-    assert_eq!(net.log(CLIENT, a).len(), 16);
+    assert_eq!(acknowledgements(&net, SERVER).len(), 1, "eight messages");
+    assert_eq!(net.log(CLIENT, a).len(), 8);
     net.wire.trace.clear();
     net.post_receive(SERVER, b, 40_000);
     net.post_send(CLIENT, a, &[1; 40_000]);
