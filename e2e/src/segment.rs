@@ -59,22 +59,27 @@ impl Segment {
         self.namespace.ip(&format!("link set {name} up"));
     }
 
-    /// Makes a wire for a program of this host, which is joined: the program's end has this name.
+    /// Makes a host that is joined to the segment by its interface of this name.
     ///
     /// # Panics
     /// If it cannot be made.
-    pub fn wire(&self, name: &str) {
-        let other = format!("{name}-end");
-        self.namespace
-            .ip(&format!("link add {name} type veth peer name {other}"));
-        for end in [name, &other] {
-            self.namespace.ip(&format!(
-                "link set {end} mtu {} addrgenmode none",
+    pub fn host(&self, interface: &str) -> Namespace {
+        let host = Namespace::new();
+        let near = format!("{interface}-near");
+        self.namespace.ip(&format!(
+            "link add {near} type veth peer name {interface} netns {}",
+            host.id()
+        ));
+        let ends = [(&self.namespace, near.as_str()), (&host, interface)];
+        for (namespace, name) in ends {
+            namespace.ip(&format!(
+                "link set {name} mtu {} addrgenmode none",
                 self.mtu_bytes
             ));
-            self.namespace.ip(&format!("link set {end} up"));
+            namespace.ip(&format!("link set {name} up"));
         }
-        self.join(&other);
+        self.join(&near);
+        host
     }
 
     /// Joins an interface to the segment.

@@ -44,6 +44,8 @@ pub enum Field {
     Discriminator,
     /// The reliability bits of FCVI_ATTRIBUTES.
     Reliability,
+    /// The payload of a gap report.
+    MissingRanges,
     /// The payload of an extended link service.
     ElsPayload,
     /// The command code of an extended link service.
@@ -82,6 +84,7 @@ impl fmt::Display for Field {
             Field::HostAddress => "host address",
             Field::Discriminator => "discriminator",
             Field::Reliability => "reliability",
+            Field::MissingRanges => "missing ranges",
             Field::ElsPayload => "ELS payload",
             Field::ElsCommand => "ELS command",
             Field::FipVersion => "FIP version",

@@ -7,7 +7,7 @@
 //!  14  FCoE header, SOF         14               fcoe
 //!  28  FC header                24               fc
 //!  52  device_header            16 or 32         device_header, iu, flags, reason
-//!      payload and fill         0..              connect, els, bls
+//!      payload and fill         0..              connect, gaps, els, bls
 //!      FC CRC                    4               crc
 //!      EOF, reserved             4               fcoe
 //! ```
@@ -45,6 +45,7 @@ pub mod fcoe;
 pub mod fip;
 pub mod flags;
 pub mod frame;
+pub mod gaps;
 pub mod iu;
 pub mod profile;
 pub mod reason;

@@ -18,6 +18,7 @@ use fcvi_frame::flags::{
     WireReliability, connect_response, disconnect, message_request, message_response,
 };
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
+use fcvi_frame::gaps::{self, MissingRange};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 use fcvi_frame::{MacAddress, profile};
@@ -184,7 +185,35 @@ fn send_ius() -> Vec<Expected> {
             ),
             &[],
         ),
+        gap_report(),
     ]
+}
+
+/// The message after MSG_ID is there up to 2872, and three ranges are missing.
+fn gap_report() -> Expected {
+    let range = |ahead: u32, offset_bytes, length_bytes| MissingRange {
+        msg_id: MSG_ID + ahead,
+        offset_bytes,
+        length_bytes,
+    };
+    let mut payload = [0; 36];
+    let ranges = [range(1, 2872, 1436), range(1, 8616, 0), range(3, 0, 2872)];
+    assert_eq!(gaps::emit(&ranges, &mut payload), 36);
+    let mut report = ours(
+        "fcvi_send_resp_gaps",
+        profile::F_CTL_FINAL_REPLY.union(FCtl::RELATIVE_OFFSET),
+        (2, 7, 0x1007, 0x1007),
+        device(
+            Opcode::SendResponse,
+            HANDLE_A,
+            message_response::CUMULATIVE,
+            MSG_ID,
+            MessageReason::Gaps.to_parameter(),
+        ),
+        &payload,
+    );
+    report.header.fc.parameter = 2872;
+    report
 }
 
 fn write_and_read_ius() -> Vec<Expected> {

@@ -39,6 +39,14 @@ fn error(text: impl Into<String>) -> ConfigError {
     ConfigError(text.into())
 }
 
+fn within(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(error(format!("{key} = {value}: must be {low} to {high}")))
+    }
+}
+
 /// A whole configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -198,8 +206,8 @@ pub struct NicConfig {
     /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
     pub max_rdma_reads: u16,
     /// Descriptors of a VI that are sent and not complete, at a time: RDMA reads and all that is
-    /// posted behind them, at Reliable Reception everything. What is posted beyond waits. 1 to
-    /// 256. The other end may have another value: each keeps up to 256 responses that its port
+    /// posted behind them, at Reliable Reception and with `recovery` everything. What is posted
+    /// beyond waits. 1 to 256. The other end may have another value: each keeps up to 256 responses that its port
     /// has no room for.
     pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
@@ -219,6 +227,29 @@ pub struct NicConfig {
     /// quarter of FCVI_ULP_TIMEOUT; so is every other frame of a peer-to-peer connection that is not answered. It
     /// only matters where frames are lost. Milliseconds.
     pub peer_retry_ms: u64,
+    /// Message recovery is offered for connections of the reliable levels, and in force where both
+    /// ends offer it: what the network loses is sent again. Without it the first lost frame breaks
+    /// a reliable connection. Default: on for `af_packet`, off for `shm`, which loses nothing.
+    pub recovery: Option<bool>,
+    /// Recovery: a receiver acknowledges after so many messages at the latest; 1 to 256.
+    pub recovery_ack_messages: u32,
+    /// Recovery: a receiver acknowledges after so many bytes at the latest.
+    pub recovery_ack_bytes: u32,
+    /// Recovery: a receiver acknowledges after so long at the latest; a send completes that much
+    /// later. Microseconds.
+    pub recovery_ack_us: u64,
+    /// Recovery: a peer is taken for silent after so long at the earliest, and asked. Microseconds.
+    pub recovery_timeout_us: u64,
+    /// Recovery: a peer that stays silent is asked so often, each time after twice the time before,
+    /// then the connection breaks; 1 to 100.
+    pub recovery_tries: u32,
+    /// Recovery: frames of a connection that may be unacknowledged, however many are lost.
+    pub recovery_min_window_frames: u32,
+    /// Recovery: frames of a connection that may be unacknowledged, at most; never more than
+    /// `rx_frames`. What all peers send at a time should fit into a port's receive ring.
+    pub recovery_window_frames: u32,
+    /// Recovery: runs of frames that a VI keeps ahead of order; 1 to 4096.
+    pub recovery_islands: u32,
     /// Injected faults, for tests of programs.
     pub fault: Option<FaultConfig>,
     /// Write every frame to this pcapng file. For debugging: slow.
@@ -227,6 +258,7 @@ pub struct NicConfig {
 
 impl Default for NicConfig {
     fn default() -> Self {
+        let recovery = vi_engine::RecoveryConfig::default();
         Self {
             name: String::new(),
             port: PortKind::Shm,
@@ -272,6 +304,15 @@ impl Default for NicConfig {
             probe_interval_ms: 1000,
             silent_port_ms: None,
             peer_retry_ms: 10,
+            recovery: None,
+            recovery_ack_messages: recovery.ack_messages,
+            recovery_ack_bytes: recovery.ack_bytes,
+            recovery_ack_us: recovery.ack_delay_ns / 1000,
+            recovery_timeout_us: recovery.min_timeout_ns / 1000,
+            recovery_tries: recovery.tries,
+            recovery_min_window_frames: recovery.min_window_frames,
+            recovery_window_frames: recovery.max_window_frames,
+            recovery_islands: recovery.max_islands,
             fault: None,
             capture: None,
         }
@@ -364,13 +405,6 @@ impl Config {
 impl NicConfig {
     /// Checks every value.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let within = |key: &str, value: u64, low: u64, high: u64| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(error(format!("{key} = {value}: must be {low} to {high}")))
-            }
-        };
         within("max_vi", u64::from(self.max_vi), 1, 4096)?;
         within(
             "max_descriptors_per_queue",
@@ -430,6 +464,7 @@ impl NicConfig {
         within("peer_retry_ms", self.peer_retry_ms, 1, 3_600_000)?;
         within("takeover_us", self.takeover_us, 10, 10_000_000)?;
         within("spin_us", self.spin_us, 0, 10_000_000)?;
+        self.check_recovery()?;
         self.neighbours()?;
         match self.port {
             PortKind::Shm => Ok(()),
@@ -570,5 +605,6 @@ fn parse_ids(text: &str) -> Result<Vec<NPortId>, ConfigError> {
     Ok((first..=last).filter_map(NPortId::new).collect())
 }
 
+mod recovery;
 #[cfg(test)]
 mod tests;

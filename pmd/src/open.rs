@@ -103,6 +103,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.max_incoming = config.max_incoming;
     engine_config.max_reads_accepted = config.max_rdma_reads;
     engine_config.max_unanswered = config.max_in_flight;
+    engine_config.recovery = config.recovery_config();
     let neighbours = neighbours(config, station.id)?;
     let (port_name, node_name) = (engine_config.port_name, engine_config.node_name);
     log::info!(

@@ -39,6 +39,8 @@ pub(crate) struct Poller {
     port_events: Vec<PortEvent>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
+    /// Recovery measures time: it is read in every turn.
+    timed: bool,
     /// Why the port carries nothing any more.
     pub(crate) failure: Option<PortFailure>,
     /// Turns taken, and turns that did something.
@@ -57,6 +59,7 @@ impl Poller {
         claim: Option<OwnedFd>,
     ) -> Self {
         Self {
+            timed: engine.config().recovery.is_some(),
             engine,
             path,
             neighbours,
@@ -86,7 +89,11 @@ impl Poller {
         if self.turns.is_multiple_of(HOUSEKEEPING_TURNS) {
             worked = self.keep_house();
         }
-        let now_ns = self.clock.last_ns();
+        let now_ns = self.now_ns();
+        if self.timed && self.serve_timers(now_ns) {
+            self.settle(now_ns);
+            worked = true;
+        }
         doorbells.drain(|vi| self.path.enqueue(ViIndex(vi)));
         if !self.path.run.is_empty() {
             worked |= self.serve(now_ns);
@@ -109,15 +116,31 @@ impl Poller {
         !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
+    /// The time as exactly as this NIC needs it.
+    #[inline]
+    fn now_ns(&mut self) -> u64 {
+        if self.timed {
+            self.clock.now_ns()
+        } else {
+            self.clock.last_ns()
+        }
+    }
+
+    /// True if a timer was due.
+    #[inline]
+    fn serve_timers(&mut self, now_ns: u64) -> bool {
+        let due = self.engine.poll_timeout().is_some_and(|at| at <= now_ns);
+        if due {
+            self.engine
+                .handle_timeout(now_ns, TIMER_BUDGET, &mut self.path);
+        }
+        due
+    }
+
     /// Clock, timers, stations, VIs in trouble.
     fn keep_house(&mut self) -> bool {
         let now_ns = self.clock.turn_ns();
-        let mut worked = false;
-        if self.engine.poll_timeout().is_some_and(|at| at <= now_ns) {
-            self.engine
-                .handle_timeout(now_ns, TIMER_BUDGET, &mut self.path);
-            worked = true;
-        }
+        let mut worked = self.serve_timers(now_ns);
         let has_stranger = self.engine.has_stranger();
         if (self.discovery.as_ref()).is_some_and(|d| has_stranger || d.is_due(now_ns)) {
             self.serve_discovery(now_ns);
@@ -219,7 +242,7 @@ impl Poller {
         if self.path.vi(vi).is_none_or(|path| path.queued) {
             return;
         }
-        let now_ns = self.clock.last_ns();
+        let now_ns = self.now_ns();
         if self.pump(now_ns, vi) != Pumped::Idle {
             self.path.enqueue(vi);
         }

@@ -11,6 +11,7 @@ use e2e::port_frames::{Kind, PortFrame, is_beacon, judge_ports};
 use e2e::process::PATIENCE;
 use e2e::scratch::Scratch;
 use e2e::segment::{BRIDGE, Segment};
+use e2e::wire::Namespace;
 
 use super::{BEACON_LOSS, BEACON_PERIOD, CONTESTED, LATENESS, MTU_BYTES, PLOGI};
 
@@ -20,13 +21,13 @@ const OUR_ID: u32 = 0x99;
 /// Silence for as long shows that a port is kept, beacon after beacon.
 const HOLD: Duration = Duration::from_secs(60);
 
-/// A configuration of a port of ours on a wire of this name.
-fn ours(scratch: &Scratch, wire: &str, port_name: u64) -> PathBuf {
+/// A configuration of a port of ours on an interface of this name.
+fn ours(scratch: &Scratch, interface: &str, port_name: u64) -> PathBuf {
     let text = |name: u64| format!("\"{name:016x}\"");
-    NicText::discovering(wire, "192.0.2.9")
+    NicText::discovering(interface, "192.0.2.9")
         .key("port_name", text(port_name))
         .key("node_name", text(port_name ^ 3 << 60))
-        .write(scratch, &format!("{wire}.toml"))
+        .write(scratch, &format!("{interface}.toml"))
 }
 
 /// Starts Linux, and waits until it and each of ours know each other.
@@ -45,8 +46,8 @@ fn meet(linux: &mut LinuxPeer, ports: &mut [(OwnPort, OwnView)]) {
 }
 
 /// Starts a port of ours; gives it with what it says of itself.
-fn start_ours(segment: &Segment, wire: &str, config: &Path) -> (OwnPort, OwnView) {
-    let mut port = OwnPort::start(segment.namespace(), wire, config);
+fn start_ours(host: &Namespace, config: &Path) -> (OwnPort, OwnView) {
+    let mut port = OwnPort::start(host, "ours", config);
     let own = port.wait_until_up();
     (port, own)
 }
@@ -55,11 +56,11 @@ fn start_ours(segment: &Segment, wire: &str, config: &Path) -> (OwnPort, OwnView
 fn linux_keeps_our_port_until_it_leaves() {
     let scratch = Scratch::new("linux-peer");
     let segment = Segment::new(MTU_BYTES);
-    segment.wire("ours");
+    let host = segment.host("ours");
     let capture = Capture::start(segment.namespace(), BRIDGE);
     let mut linux = LinuxPeer::boot(&segment, "linux", Mac([0x52, 0x54, 0, 0, 0, 0x21]));
     linux.wait_until_ready();
-    let mut ports = [start_ours(&segment, "ours", &ours(&scratch, "ours", OURS))];
+    let mut ports = [start_ours(&host, &ours(&scratch, "ours", OURS))];
     assert_eq!(ports[0].1.port_name, OURS);
     assert_eq!(ports[0].1.port_id, OUR_ID, "nobody else has it");
     meet(&mut linux, &mut ports);
@@ -93,13 +94,10 @@ fn linux_and_we_miss_each_other() {
     linux.wait_until_ready();
     // One with a smaller port name than Linux, and one with a larger one, which logs in.
     let names = [0x2000_5253_0000_0032, 0x2000_5255_0000_0033];
-    let mut ports: Vec<(OwnPort, OwnView)> = ["first", "second"]
-        .into_iter()
-        .zip(names)
-        .map(|(wire, name)| {
-            segment.wire(wire);
-            start_ours(&segment, wire, &ours(&scratch, wire, name))
-        })
+    let interfaces = ["first", "second"];
+    let hosts = interfaces.map(|interface| segment.host(interface));
+    let mut ports: Vec<(OwnPort, OwnView)> = (0..2)
+        .map(|at| start_ours(&hosts[at], &ours(&scratch, interfaces[at], names[at])))
         .collect();
     meet(&mut linux, &mut ports);
     let limit = BEACON_LOSS + LATENESS;
@@ -163,7 +161,7 @@ fn linux_and_we_miss_each_other() {
 fn linux_and_we_contest_an_n_port_id() {
     let scratch = Scratch::new("linux-peer");
     let segment = Segment::new(MTU_BYTES);
-    segment.wire("ours");
+    let host = segment.host("ours");
     let mac = Mac([0x52, 0x54, 0, 1, 0, 5]);
     let mut linux = LinuxPeer::boot(&segment, "linux", mac);
     linux.wait_until_ready();
@@ -179,7 +177,7 @@ fn linux_and_we_contest_an_n_port_id() {
             let view = linux.wait_for_own("Online", PATIENCE);
             assert_eq!(view.port_id, CONTESTED, "{view:?}");
         }
-        let (mut port, own) = start_ours(&segment, "ours", &config);
+        let (mut port, own) = start_ours(&host, &config);
         if ours_first {
             assert_eq!(own.port_id, CONTESTED, "nobody else has it");
             linux.start();

@@ -22,6 +22,7 @@ const FILES: &[(&str, &str)] = golden![
     "fcvi_read_resp",
     "fcvi_read_rqst",
     "fcvi_send_resp",
+    "fcvi_send_resp_gaps",
     "fcvi_send_rqst",
     "fcvi_send_rqst_further",
     "fcvi_write_resp",

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use fcvi_frame::MacAddress;
-use fcvi_frame::els::{Logo, LsRjt};
+use fcvi_frame::els::{Logo, LsRjt, RejectExplanation, RejectReason};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fip::{
     Claim, Fc4Attributes, FipView, LinkService, LinkServiceKind, Vn2vnFrame, Vn2vnMessage, VnPort,
@@ -160,8 +160,8 @@ fn link_services() -> Vec<Vec<u8>> {
     .emit(&mut logo);
     let mut reject = [0; LsRjt::BYTES];
     LsRjt {
-        reason: 0x20,
-        explanation: 0x62,
+        reason: RejectReason::FipError,
+        explanation: RejectExplanation::NotNeighbour,
     }
     .emit(&mut reject);
     let services = [

@@ -33,9 +33,10 @@ use fcvi_frame::reason::MessageReason;
 
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS};
 use crate::counters::Counter;
-use crate::endpoint::{Await, EndpointState, Link, Phase, RxStream, TxStream, ViParams};
+use crate::endpoint::{Await, EndpointState, Level, Link, Phase, RxStream, TxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
 use crate::host::Host;
+use crate::recovery::RxRecovery;
 use crate::timer::TimerKey;
 
 /// Why a connection was not made.
@@ -100,7 +101,7 @@ impl Engine {
             rdma_write: params.rdma_write,
             rdma_read: params.rdma_read,
             in_order: true,
-            recovery: false,
+            recovery: self.recovers(params.level),
             max_transfer_bytes: params.max_transfer_bytes,
             qos_class: profile::QOS_CLASS_3,
             cs_ctl: profile::CS_CTL,
@@ -111,6 +112,11 @@ impl Engine {
             },
             receive_data_field_bytes: self.config.data_field_bytes,
         }
+    }
+
+    /// Is recovery offered at this level [FCVI P-16]?
+    fn recovers(&self, level: Level) -> bool {
+        self.config.recovery.is_some() && level != Level::UnreliableDelivery
     }
 
     /// A handle for this VI that no earlier one helps to guess [FCVI P-9].
@@ -179,7 +185,17 @@ impl Engine {
         let Some(level) = self.level_of(vi) else {
             return;
         };
-        let tx = TxStream::new(&self.config, &link, level, first_msg_id);
+        let recovery = link.remote.recovery && self.recovers(level);
+        let recovery = self.config.recovery.as_ref().filter(|_| recovery);
+        let tx = TxStream::new(&self.config, &link, level, first_msg_id, recovery);
+        let rx = recovery.map(|recovery| {
+            let data_field_bytes = link.data_field_bytes(&self.config);
+            Box::new(RxRecovery::new(
+                recovery,
+                data_field_bytes,
+                self.config.unanswered(),
+            ))
+        });
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -187,6 +203,7 @@ impl Engine {
         ep.rx = RxStream {
             expected,
             timer_set: ep.rx.timer_set,
+            recovery: rx,
             ..RxStream::default()
         };
         ep.peer = link.peer;

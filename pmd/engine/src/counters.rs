@@ -41,6 +41,40 @@ counters! {
     TxResponses => "tx_responses",
     /// Responses that completed what was in flight, or refused it.
     RxResponses => "rx_responses",
+    /// Acknowledgements sent, those with missing ranges among them.
+    TxAcknowledgements => "tx_acknowledgements",
+    /// Acknowledgements accepted, those with missing ranges among them.
+    RxAcknowledgements => "rx_acknowledgements",
+    /// Acknowledgements sent that list missing ranges.
+    TxGapReports => "tx_gap_reports",
+    /// Acknowledgements accepted that list missing ranges.
+    RxGapReports => "rx_gap_reports",
+    /// Acknowledgements that a newer one overtook.
+    StaleAcknowledgements => "stale_acknowledgements",
+    /// Frames sent again because they were missing, or because the peer was silent.
+    FramesResent => "frames_resent",
+    /// Times that a silent peer was asked.
+    RecoveryTimeouts => "recovery_timeouts",
+    /// Connections given up because the peer stayed silent.
+    GiveUps => "give_ups",
+    /// RDMA reads of the peer that were answered again.
+    ReadsRepeated => "reads_repeated",
+    /// Frames placed ahead of order.
+    AheadPlaced => "ahead_placed",
+    /// Frames ahead of order for which too many runs are kept already.
+    DropAheadIslands => "drop_ahead_islands",
+    /// Frames ahead of order behind a message of which nothing has come.
+    DropAheadUnknown => "drop_ahead_unknown",
+    /// Frames of more messages ahead of order than are kept.
+    DropAheadMessages => "drop_ahead_messages",
+    /// Frames ahead of order without a receive descriptor.
+    DropAheadNoDescriptor => "drop_ahead_no_descriptor",
+    /// Frames ahead of order that would fail in order.
+    DropAheadUnfit => "drop_ahead_unfit",
+    /// Last frames of RDMA writes ahead of order.
+    DropAheadLastOfWrite => "drop_ahead_last_of_write",
+    /// RDMA read requests, and data of RDMA reads, ahead of order.
+    DropAheadRead => "drop_ahead_read",
     /// Not an FCoE frame, or a malformed one.
     DropMalformed => "drop_malformed",
     /// The CRC of the FC frame is wrong.

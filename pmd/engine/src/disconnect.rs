@@ -60,6 +60,9 @@ impl Engine {
         told: Option<MessageReason>,
         host: &mut H,
     ) {
+        if told.is_some() {
+            self.acknowledge_owed(now_ns, vi, host);
+        }
         self.abandon_sending(now_ns, vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
@@ -67,6 +70,7 @@ impl Engine {
         let handle = core::mem::take(&mut ep.handle);
         ep.tx = None;
         ep.rx.message = None;
+        ep.rx.recovery = None;
         let Some(link) = ep.link.take() else {
             return;
         };

@@ -9,10 +9,12 @@ use fcvi_frame::reason::MessageReason;
 
 use crate::answer::Answers;
 use crate::closing::Farewell;
+use crate::config::EngineConfig;
 use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
 use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
+use crate::recovery::{RxRecovery, TxRecovery};
 use crate::transmit::InFlight;
 
 /// Reliability level of a VI (VIPL 4.6).
@@ -137,6 +139,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// The largest data field that both ends take.
+    pub(crate) fn data_field_bytes(&self, config: &EngineConfig) -> u16 {
+        let theirs = self.remote.receive_data_field_bytes;
+        config.data_field_bytes.min(theirs)
+    }
+
     /// What ends this connection.
     pub(crate) fn farewell(&self, reason: MessageReason, error: bool) -> Farewell {
         Farewell {
@@ -180,13 +188,15 @@ pub(crate) struct TxStream {
     pub(crate) send_payload_bytes: u32,
     pub(crate) write_payload_bytes: u32,
     pub(crate) framing: Framing,
-    /// What is sent is not complete at once: the level is Reliable Reception, or something
-    /// is in flight.
+    /// What is sent is not complete at once: the level is Reliable Reception, what is lost is
+    /// sent again, or something is in flight.
     pub(crate) tracked: bool,
     /// There are `answers` to be sent.
     pub(crate) answering: bool,
     pub(crate) in_flight: InFlight,
     pub(crate) answers: Answers,
+    /// If what is lost is sent again.
+    pub(crate) recovery: Option<Box<TxRecovery>>,
 }
 
 /// What a message that is being put together is for.
@@ -224,6 +234,8 @@ pub(crate) struct RxStream {
     /// Mexp: the message ID of the next new message.
     pub(crate) expected: u32,
     pub(crate) message: Option<RxMessage>,
+    /// If what is lost is sent again.
+    pub(crate) recovery: Option<Box<RxRecovery>>,
     pub(crate) deadline_ns: u64,
     pub(crate) timer_set: bool,
 }

@@ -121,6 +121,8 @@ impl Engine {
             self.timers.clear(TimerKey::Receive(vi.0));
             self.timers.clear(TimerKey::Connect(vi.0));
             self.timers.clear(TimerKey::Answer(vi.0));
+            self.timers.clear(TimerKey::Acknowledge(vi.0));
+            self.timers.clear(TimerKey::Recover(vi.0));
         }
         idle
     }
@@ -146,6 +148,10 @@ impl Engine {
                 TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Answer(slot) => self.answer_timeout(now_ns, ViIndex(slot), host),
+                TimerKey::Acknowledge(slot) => {
+                    self.acknowledge_timeout(now_ns, ViIndex(slot), host);
+                }
+                TimerKey::Recover(slot) => self.recover_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Incoming(index) => self.incoming_timeout(index),
                 TimerKey::Closing(index) => self.closing_timeout(now_ns, index, host),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, host),

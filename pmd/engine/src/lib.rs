@@ -13,6 +13,7 @@
 //! | `endpoint` | one VI: its state, its two message streams |
 //! | `transmit` | descriptors cut into frames; what is in flight, until it is answered |
 //! | `receive` | frames checked, matched to endpoints, and put together |
+//! | `recovery` | what is lost is sent again, on networks that lose frames |
 //! | `answer` | what a peer is owed: responses of Reliable Reception, the data of its reads |
 //! | `connect`, `accept` | a connection made: the client's half, the server's half |
 //! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
@@ -40,6 +41,7 @@ mod liveness;
 mod logins;
 mod port_lost;
 mod receive;
+mod recovery;
 mod timer;
 mod transmit;
 
@@ -63,5 +65,6 @@ pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
 pub use host::{AsyncError, Claim, Completion, Host, Operation, SendWork, Status, Transmit};
+pub use recovery::RecoveryConfig;
 pub use transmit::Pumped;
 pub use vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnEvent};

@@ -129,9 +129,11 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return;
         }
-        let peer_index = ep.peer_index;
+        let (peer_index, recovers) = (ep.peer_index, ep.rx.recovery.is_some());
         self.heard(peer_index, now_ns);
-        if frame.sof == Sof::I3 {
+        if recovers {
+            self.take_recovered(now_ns, vi, frame, iu, host);
+        } else if frame.sof == Sof::I3 {
             if self.start_message(now_ns, vi, frame, iu, host) {
                 self.take_fragment(now_ns, vi, frame, iu, host);
             }
@@ -142,7 +144,7 @@ impl Engine {
 
     /// Opens the message of a SOFi3 frame; false if the frame is dropped.
     #[inline]
-    fn start_message<H: Host>(
+    pub(crate) fn start_message<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -337,7 +339,7 @@ impl Engine {
 
     /// Places the bytes of an accepted frame and, with the last one, completes the message.
     #[inline]
-    fn take_fragment<H: Host>(
+    pub(crate) fn take_fragment<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -360,7 +362,7 @@ impl Engine {
             RxKind::Receive { capacity_bytes } => {
                 if end > u64::from(capacity_bytes.min(max_transfer_bytes)) {
                     Err(Failure::TooLong)
-                } else if host.place_receive(vi, offset, iu.payload) {
+                } else if host.place_receive(vi, 0, offset, iu.payload) {
                     Ok(())
                 } else {
                     Err(Failure::Protection)
@@ -404,7 +406,7 @@ impl Engine {
     }
 
     #[inline]
-    fn finish_message<H: Host>(
+    pub(crate) fn finish_message<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -415,7 +417,11 @@ impl Engine {
             return;
         };
         ep.rx.message = None;
-        let reception = ep.params.level == Level::ReliableReception;
+        let mut reception = ep.params.level == Level::ReliableReception;
+        if let Some(recovery) = ep.rx.recovery.as_mut() {
+            recovery.finished(done.msg_id);
+            reception = false;
+        }
         self.counters.count(Counter::RxMessages);
         let (claimed, remote_write) = match done.kind {
             RxKind::Receive { .. } => (true, false),
@@ -438,12 +444,18 @@ impl Engine {
         }
     }
 
-    /// An incomplete message must get its next frame within E_D_TOV.
-    fn watch_message(&mut self, now_ns: u64, vi: ViIndex) {
-        let deadline = now_ns + self.config.e_d_tov_ns;
+    /// An incomplete message must get its next frame within E_D_TOV; with recovery it has
+    /// FCVI_ULP_TIMEOUT for that.
+    pub(crate) fn watch_message(&mut self, now_ns: u64, vi: ViIndex) {
+        let (strict_ns, recovering_ns) = (self.config.e_d_tov_ns, self.config.ulp_timeout_ns);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
+        let deadline = now_ns
+            + match ep.rx.recovery {
+                None => strict_ns,
+                Some(_) => recovering_ns,
+            };
         ep.rx.deadline_ns = deadline;
         if !ep.rx.timer_set {
             ep.rx.timer_set = true;

@@ -18,6 +18,8 @@ mod port_lost;
 mod reads;
 mod receive_checks;
 mod reception;
+mod recovery;
+mod recovery_stream;
 mod simulation;
 mod states;
 mod vn2vn;

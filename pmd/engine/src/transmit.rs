@@ -23,6 +23,7 @@ use crate::endpoint::{Endpoint, Framing, Level, Link, Phase, TxMessage, TxStream
 use crate::engine::{Engine, ViIndex};
 use crate::exchange::Exchange;
 use crate::host::{Host, Operation, SendWork, Status, Transmit};
+use crate::recovery::{RecoveryConfig, TxRecovery};
 
 /// Why a pump stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +48,16 @@ pub(crate) enum Step {
 
 impl TxStream {
     /// The sending side of a connection that starts with `first_msg_id`.
-    pub(crate) fn new(config: &EngineConfig, link: &Link, level: Level, first_msg_id: u32) -> Self {
+    pub(crate) fn new(
+        config: &EngineConfig,
+        link: &Link,
+        level: Level,
+        first_msg_id: u32,
+        recovery: Option<&RecoveryConfig>,
+    ) -> Self {
         let own = config.n_port_id;
-        let data_field_bytes = config
-            .data_field_bytes
-            .min(link.remote.receive_data_field_bytes);
-        let payload = |opcode: Opcode| {
-            (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
-        };
+        let data_field_bytes = link.data_field_bytes(config);
+        let payload = |opcode: Opcode| payload_room(data_field_bytes, opcode);
         let template = |opcode| message_template(own, link, opcode, RX_ID_UNASSIGNED);
         Self {
             next_msg_id: first_msg_id,
@@ -65,12 +68,18 @@ impl TxStream {
             send_payload_bytes: payload(Opcode::SendRequest),
             write_payload_bytes: payload(Opcode::WriteRequest),
             framing: Framing::of(level),
-            tracked: level == Level::ReliableReception,
+            tracked: level == Level::ReliableReception || recovery.is_some(),
             answering: false,
             in_flight: InFlight::new(level, config, link.remote.max_reads),
             answers: Answers::new(level, config),
+            recovery: recovery.map(|config| Box::new(TxRecovery::new(config, first_msg_id))),
         }
     }
+}
+
+/// Bytes of a message in each of its frames, unless it is the last one.
+pub(crate) fn payload_room(data_field_bytes: u16, opcode: Opcode) -> u32 {
+    (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
 }
 
 impl Framing {
@@ -150,7 +159,11 @@ impl Engine {
             let step = if answer {
                 self.send_answer(now_ns, vi, host)
             } else if tx.message.is_some() {
-                self.send_fragment(now_ns, vi, host)
+                if tx.tracked && self.waits_for_window(now_ns, vi) {
+                    Step::Nothing
+                } else {
+                    self.send_fragment(now_ns, vi, host)
+                }
             } else {
                 self.send_next(now_ns, vi, host)
             };
@@ -343,13 +356,18 @@ impl Engine {
 }
 
 #[inline]
-fn tx_of(ep: &mut Option<Endpoint>) -> Option<&mut TxStream> {
+pub(crate) fn tx_of(ep: &mut Option<Endpoint>) -> Option<&mut TxStream> {
     ep.as_mut()?.tx.as_deref_mut()
 }
 
 /// What changes from frame to frame [FCVI P-3, P-6].
 #[inline(always)]
-fn per_frame(message: &TxMessage, framing: Framing, payload_bytes: u32, last: bool) -> PerFrame {
+pub(crate) fn per_frame(
+    message: &TxMessage,
+    framing: Framing,
+    payload_bytes: u32,
+    last: bool,
+) -> PerFrame {
     let f_ctl = if last {
         framing
             .last_f_ctl

@@ -8,16 +8,16 @@
 //!     |                   v              PlogiAccepted              v
 //!     +--(larger)---> PlogiSent ------------------------------> LoggedIn
 //!     +--(smaller)--> PlogiWait                                  |     |
-//!                                          Logout, Unusable      |     | LogoReceived
+//!                                                    Logout      |     | LogoReceived
 //!   LoggedOut <---- LogoSent <-----------------------------------+     |
 //!       ^     LogoAnswered                                             |
 //!       +--------------------------------------------------------------+
 //! ```
 //!
-//! Of two ports the one with the larger Port_Name sends PLOGI. A request that
-//! nobody answers is sent again; the last time-out leads to LoggedOut, and from
-//! there time leads to FlogiSent. PlogiReceived is believed in every state but
-//! LogoSent, FlogiReceived in every state at all: the other port may have
+//! Of two ports the one with the larger Port_Name sends PLOGI; an accept of it that
+//! cannot be used leads to LogoSent. A request that nobody answers is sent again; the
+//! last time-out leads to LoggedOut, and from there time leads to FlogiSent. FLOGI and
+//! PLOGI of the other port are believed in every state but LogoSent: it may have
 //! started anew. The table of every state and event is docs/spec/login-states.md.
 
 /// Where the login with a remote port stands.
@@ -102,9 +102,10 @@ pub(super) fn next(state: PortState, event: Event, larger: bool, last: bool) -> 
         (Known | LoggedOut, Heard) => Enter(FlogiSent),
         (_, Heard) => Stay,
 
-        (Known | LoggedIn | LogoSent | LoggedOut, FlogiReceived) => greeted,
+        (Known | LoggedIn | LoggedOut, FlogiReceived) => greeted,
         // Crossed: we wait for our own answer. Or our accept was lost, and is sent again.
         (FlogiSent | PlogiWait | PlogiSent, FlogiReceived) => Stay,
+        (LogoSent, FlogiReceived) => Stay,
         (FlogiSent, FlogiAccepted) => greeted,
         (_, FlogiAccepted) => Stay,
 

@@ -165,6 +165,44 @@ fn a_port_that_goes_is_no_port_of_its_host() {
 }
 
 #[test]
+fn who_answers_after_another_one_went_is_told() {
+    let mut stage = asking(host(2));
+    for number in 3..5 {
+        stage.machine.neighbour_found(0, &neighbour(number));
+    }
+    for number in 2..4 {
+        answer(&mut stage, number, host(2));
+    }
+    stage.drain();
+    stage.clear();
+    stage.machine.neighbour_gone(0, THEIR_NAME);
+    answer(&mut stage, 4, host(2));
+    stage.drain();
+    assert_eq!(stage.events, [resolved(host(2), Some(neighbour(4).id))]);
+    // Of an answer that was not told and has gone nothing is told.
+    stage.machine.neighbour_found(0, &neighbour(5));
+    answer(&mut stage, 5, host(2));
+    stage.machine.neighbour_gone(0, neighbour(5).port_name);
+    stage.clear();
+    stage.drain();
+    assert_eq!(stage.events, []);
+}
+
+#[test]
+fn with_our_id_all_answers_are_forgotten() {
+    let mut stage = asking(host(2));
+    answer(&mut stage, 2, host(2));
+    stage.advance(500 * MS);
+    assert_eq!(stage.machine.resolved(host(2)), [THEIRS]);
+    stage.clear();
+    stage.machine.set_id(stage.now_ns, None);
+    stage.drain();
+    assert_eq!(stage.machine.resolved(host(2)), []);
+    assert_eq!(stage.machine.poll_timeout(), None);
+    assert_eq!(stage.events, []);
+}
+
+#[test]
 fn only_neighbours_are_believed_and_only_what_was_asked_for() {
     let mut stage = asking(host(2));
     answer(&mut stage, 2, host(3));

@@ -5,7 +5,7 @@ use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
-    FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, enode, login, login_of, logo,
+    FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, config, enode, login, login_of, logo,
 };
 use crate::login::{Carrier, LoginCounter, PortState};
 use crate::testkit::rng::Rng;
@@ -91,6 +91,22 @@ fn the_ethernet_source_must_be_the_senders() {
     }
 }
 
+/// A stranger's address is not known; but that of a group is nobody's.
+#[test]
+fn a_group_is_not_answered() {
+    let mut stage = Stage::empty(config(true));
+    let header = stage.header(RCtl::ElsRequest, profile::F_CTL_REQUEST, 0x99);
+    let payload = login(ElsCommand::Flogi, &login_of(THEIR_NAME));
+    for source in [MacAddress::ALL_VN2VN, MacAddress::BROADCAST] {
+        stage
+            .machine
+            .handle_els(0, FLOGI, source, &header, &payload);
+    }
+    stage.drain();
+    assert_eq!(stage.count(LoginCounter::DropBadSource), 2);
+    assert_eq!(stage.sent.len(), 0);
+}
+
 #[test]
 fn fip_and_fcoe_carry_what_belongs_to_them() {
     let flogi = login(ElsCommand::Flogi, &login_of(THEIR_NAME));
@@ -115,6 +131,10 @@ fn a_flood_of_nonsense_changes_nothing_that_lasts() {
     println!("seed {seed:#x}");
     let mut rng = Rng::new(seed);
     let mut stage = Stage::logged_in(true);
+    let room = (
+        stage.machine.answers.capacity(),
+        stage.machine.aborts.capacity(),
+    );
     let commands = [
         1, 2, 3, 4, 5, 0x0E, 0x12, 0x20, 0x21, 0x52, 0x54, 0x55, 0x77,
     ];
@@ -150,4 +170,9 @@ fn a_flood_of_nonsense_changes_nothing_that_lasts() {
     assert_eq!(stage.state(), Some(PortState::LoggedIn));
     assert_eq!(stage.machine.ports().count(), 1);
     assert_eq!(stage.count(LoginCounter::Logouts), 0);
+    let still = (
+        stage.machine.answers.capacity(),
+        stage.machine.aborts.capacity(),
+    );
+    assert_eq!(still, room);
 }

@@ -262,6 +262,20 @@ fn news_that_were_not_asked_for_are_told_as_their_outcome() {
 }
 
 #[test]
+fn a_failure_that_was_repaired_is_no_news() {
+    let mut stage = Stage::new(true);
+    stage.machine.neighbour_heard(0, &neighbour(2));
+    while stage.state() != Some(PortState::LoggedOut) {
+        stage.now_ns = stage.machine.poll_timeout().expect("a timer");
+        stage.machine.handle_timeout(stage.now_ns);
+    }
+    assert_eq!(stage.count(LoginCounter::LoginFailures), 1);
+    stage.plogi();
+    stage.drain();
+    assert_eq!(stage.events, [LoginEvent::LoggedIn(theirs())]);
+}
+
+#[test]
 fn a_retried_plogi_is_answered_and_breaks_nothing_until_r_a_tov() {
     let mut stage = Stage::logged_in(false);
     stage.now_ns = 10 * S - 1;

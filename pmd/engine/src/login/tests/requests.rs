@@ -8,8 +8,8 @@ use fcvi_frame::els::{
 use fcvi_frame::fc::{FcType, NPortId};
 
 use super::frames::{
-    ACC, LARGER_NAME, LOGO, OURS, RTV, S, Stage, THEIR_NAME, THEIRS, adisc, config, enode, process,
-    rrq,
+    ACC, LARGER_NAME, LOGO, OURS, RTV, S, Stage, THEIR_NAME, THEIRS, adisc, config, enode, logo,
+    process, rrq,
 };
 use crate::login::{Carrier, LoginConfig, LoginCounter};
 
@@ -72,6 +72,19 @@ fn rrq_is_accepted_for_an_exchange_between_us() {
     let stranger = NPortId::from_bytes([0, 0, 3]);
     let expected = (RejectReason::LogicalError, RejectExplanation::InvalidSId);
     assert_eq!(refusal(&rrq(stranger)), expected);
+}
+
+#[test]
+fn a_logo_names_its_sender() {
+    let wrong = RejectReason::LogicalError;
+    assert_eq!(
+        refusal(&logo(OURS, THEIR_NAME)),
+        (wrong, RejectExplanation::InvalidNPortId)
+    );
+    assert_eq!(
+        refusal(&logo(THEIRS, 7)),
+        (wrong, RejectExplanation::InvalidPortName)
+    );
 }
 
 #[test]
@@ -205,7 +218,7 @@ fn strangers_share_a_limit() {
     stage.now_ns = S;
     stage.flogi();
     stage.plogi();
-    stage.ask(LOGO, &super::frames::logo(THEIRS, THEIR_NAME));
+    stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
     stage.ask(Carrier::Fcoe, &[0x13, 0, 0, 0]);
     stage.drain();
     let not_neighbour = "LS_RJT FIP error (not a neighbour)".to_owned();
@@ -239,6 +252,6 @@ fn answers_that_nobody_fetches_are_bounded() {
     for _ in 0..3 {
         stage.ask(Carrier::Fcoe, &RTV);
     }
-    stage.ask(LOGO, &super::frames::logo(THEIRS, THEIR_NAME));
+    stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
     assert!(stage.machine.login(THEIRS).is_some());
 }
