@@ -201,6 +201,8 @@ impl Engine {
             }
         }
         self.counters.count(Counter::RxAcknowledgements);
+        // What is sent again for it is answered as soon as anything else.
+        self.heard_of(now_ns, vi);
         if let Some(ranges) = ranges {
             self.counters.count(Counter::RxGapReports);
             for range in ranges.iter() {
@@ -263,7 +265,6 @@ impl Engine {
         recovery.una_frames = placed_frames;
         let after = recovery.acked_frames.wrapping_add(recovery.una_frames);
         let frames = after.wrapping_sub(before);
-        recovery.tries = 0;
         recovery.window.acked(frames);
         let is_acked = |msg_id: u32| next.wrapping_sub(msg_id).wrapping_sub(1) <= i32::MAX as u32;
         if let Some((_, sent_ns)) = recovery.sample.take_if(|(msg_id, _)| is_acked(*msg_id)) {
@@ -273,14 +274,13 @@ impl Engine {
         tx.forget_repairs();
         if frames > 0 {
             self.answer_goes_on(now_ns, vi);
-            self.heard_of(now_ns, vi);
             self.complete_answered(vi, host);
             self.release_held(vi, host);
         }
         Acknowledged::Newest
     }
 
-    /// The other end does what is expected of it: whatever else is has its time from now on.
+    /// The other end lives: whatever is expected of it has its time from now on.
     pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex) {
         let Some(tx) = self.tx_mut(vi) else {
             return;

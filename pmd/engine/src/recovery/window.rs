@@ -4,6 +4,9 @@ use crate::recovery::{NS_PER_US, RecoveryConfig};
 
 /// Before the first answer nobody knows how long one takes.
 const FIRST_TIMEOUT_NS: u64 = 10_000 * NS_PER_US;
+/// Answers that take longer are those of a peer whose program was not scheduled: to ask it once
+/// too often costs a frame, to wait for it where a frame was lost costs all that time.
+const LONGEST_ANSWER_NS: u64 = 20_000 * NS_PER_US;
 /// A silent peer is asked at least so often.
 const LONGEST_TIMEOUT_NS: u64 = 1_000_000 * NS_PER_US;
 /// Of so many frames one may be lost by chance; if more are, the network has too many.
@@ -125,7 +128,9 @@ impl RoundTrip {
     pub(crate) fn timeout_ns(&self) -> u64 {
         let expected = match self.measured {
             None => FIRST_TIMEOUT_NS,
-            Some((mean, deviation)) => mean + 4 * deviation + self.ack_delay_ns,
+            Some((mean, deviation)) => {
+                (mean + 4 * deviation + self.ack_delay_ns).min(LONGEST_ANSWER_NS)
+            }
         };
         let least = expected.max(self.least_ns);
         least
@@ -135,7 +140,8 @@ impl RoundTrip {
 
     /// What was sent again cannot have been answered sooner.
     pub(crate) fn repeat_ns(&self) -> u64 {
-        self.measured.map_or(self.least_ns, |(mean, _)| mean)
+        self.measured
+            .map_or(self.least_ns, |(mean, _)| mean.min(LONGEST_ANSWER_NS))
     }
 }
 
@@ -221,5 +227,7 @@ mod tests {
         assert_eq!(round_trip.timeout_ns(), LONGEST_TIMEOUT_NS);
         round_trip.answered();
         assert_eq!(round_trip.timeout_ns(), timeout);
+        round_trip.measured(500_000 * NS_PER_US);
+        assert_eq!(round_trip.timeout_ns(), LONGEST_ANSWER_NS);
     }
 }
