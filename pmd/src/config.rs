@@ -3,6 +3,9 @@
 //! TOML; every key has its unit in its name and a default, and an unknown key is
 //! an error. `configs/` has commented examples.
 
+mod parse;
+mod recovery;
+
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -502,7 +505,7 @@ impl NicConfig {
     pub(crate) fn own_names(&self) -> Result<(Option<u64>, Option<u64>), ConfigError> {
         let name = |key, text: &Option<String>| {
             text.as_deref()
-                .map(|text| parse_name(key, text))
+                .map(|text| parse::name(key, text))
                 .transpose()
         };
         Ok((
@@ -543,14 +546,14 @@ impl NicConfig {
 
     /// The N_Port_IDs that our programs may take.
     pub fn own_ids(&self) -> Result<Vec<NPortId>, ConfigError> {
-        parse_ids(&self.n_port_ids)
+        parse::ids(&self.n_port_ids)
     }
 
     /// The static neighbours: host address and its ports.
     pub fn neighbours(&self) -> Result<Vec<(HostAddress, Vec<NPortId>)>, ConfigError> {
         self.neighbour
             .iter()
-            .map(|n| Ok((host_address(n.host), parse_ids(&n.n_port_ids)?)))
+            .map(|n| Ok((host_address(n.host), parse::ids(&n.n_port_ids)?)))
             .collect()
     }
 }
@@ -563,48 +566,5 @@ pub fn host_address(ip: IpAddr) -> HostAddress {
     }
 }
 
-/// A worldwide name: eight bytes in hexadecimal, with or without colons.
-fn parse_name(key: &str, text: &str) -> Result<u64, ConfigError> {
-    let digits: String = text.chars().filter(|c| *c != ':').collect();
-    let name = Some(digits.as_str())
-        .filter(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
-        .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-        .filter(|name| *name != 0);
-    name.ok_or_else(|| {
-        error(format!(
-            "{key} = {text:?}: must be eight bytes in hexadecimal, \"20:00:52:54:00:00:00:01\""
-        ))
-    })
-}
-
-/// Ports of one host, at most.
-const MAX_IDS: u32 = 256;
-
-fn parse_ids(text: &str) -> Result<Vec<NPortId>, ConfigError> {
-    let bad = || {
-        error(format!(
-            "n_port_ids = {text:?}: must be \"00.01.01\" or a range \"00.01.01-00.01.08\""
-        ))
-    };
-    let id = |text: &str| {
-        text.trim()
-            .parse::<NPortId>()
-            .ok()
-            .filter(|id| id.get() != 0 && id.get() < 0x00FF_FFF0)
-    };
-    let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (id(first), id(last)),
-        None => (id(text), id(text)),
-    };
-    let (first, last) = (first.ok_or_else(bad)?.get(), last.ok_or_else(bad)?.get());
-    if last < first || last - first >= MAX_IDS {
-        return Err(error(format!(
-            "n_port_ids = {text:?}: 1 to {MAX_IDS} of them, in rising order"
-        )));
-    }
-    Ok((first..=last).filter_map(NPortId::new).collect())
-}
-
-mod recovery;
 #[cfg(test)]
 mod tests;
