@@ -510,11 +510,10 @@ fn find_host(
             }
             Err(gone) => Some(Err(gone)),
         };
-        let limit = limit.unwrap_or(longest).min(longest);
-        match wait(device, Event::CONTROL, Some(limit), look) {
-            Ok(found) => found?,
-            // What is known by now is asked; the request's own time-out is not over, or is now.
-            Err(TimedOut) => {}
+        let longest = limit.unwrap_or(longest).min(longest);
+        // After the limit what is known by then is asked; the request's own may be over, too.
+        if let Ok(found) = wait(device, Event::CONTROL, Some(longest), look) {
+            found?;
         }
     }
     match limit.map(|limit| limit.saturating_sub(start.elapsed())) {

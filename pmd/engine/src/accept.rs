@@ -180,7 +180,7 @@ impl Engine {
         let mut iu = Self::link_iu(&link, Opcode::ConnectResponse1, f_ctl);
         iu.msg_id = first_msg_id;
         iu.parameter = connect_parameter::pack(ConnectStatus::GoOn, reason);
-        self.send_connection_iu(&iu, &payload, host)
+        self.send_link_iu(vi, &iu, &payload, host)
     }
 
     pub(crate) fn handle_response2<H: Host>(

@@ -238,6 +238,22 @@ impl Engine {
         }
     }
 
+    /// Sends RESP1 or RESP2 of this endpoint's link. If it is to be sent again, it is a new
+    /// sequence: a frame that is still on its way has its own identity.
+    pub(crate) fn send_link_iu<H: Host>(
+        &mut self,
+        vi: ViIndex,
+        iu: &ConnectionIu,
+        payload: &[u8],
+        host: &mut H,
+    ) -> bool {
+        let sent = self.send_connection_iu(iu, payload, host);
+        if sent && let Some(link) = self.endpoint_mut(vi).and_then(|ep| ep.link.as_mut()) {
+            link.at = iu.at.following();
+        }
+        sent
+    }
+
     /// Sets the timer of this endpoint to the next moment at which its procedure wants attention.
     pub(crate) fn arm_connect_timer(&mut self, vi: ViIndex) {
         let at_ns = self.endpoint(vi).and_then(|ep| match &ep.phase {

@@ -128,7 +128,7 @@ pub(crate) struct Link {
     pub(crate) peer: NPortId,
     pub(crate) peer_handle: u32,
     pub(crate) connection_id: u32,
-    /// What we send on the exchange of the connect procedure: RESP1 or RESP2.
+    /// What we send next on the exchange of the connect procedure: RESP1 or RESP2.
     pub(crate) at: Sequence,
     /// We asked for the connection.
     pub(crate) originator: bool,

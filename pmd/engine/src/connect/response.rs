@@ -236,7 +236,7 @@ impl Engine {
         };
         let f_ctl = profile::F_CTL_CONNECT_RESPONSE2;
         let iu = Self::link_iu(&link, Opcode::ConnectResponse2, f_ctl);
-        self.send_connection_iu(&iu, &[], host)
+        self.send_link_iu(vi, &iu, &[], host)
     }
 
     pub(crate) fn handle_response3<H: Host>(
