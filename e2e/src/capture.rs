@@ -205,7 +205,7 @@ fn assert_no_drops(said: &str) {
 }
 
 /// What tshark is asked for of every frame.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "eth.type",
     "fcoe.crc.status",
     "fcoe.sof",
@@ -217,8 +217,12 @@ const FIELDS: [&str; 12] = [
     "fc.ox_id",
     "fc.seq_id",
     "fc.seq_cnt",
+    "fc.f_ctl",
     "frame.len",
 ];
+
+/// F_CTL of a frame that was sent before, byte for byte but for this bit.
+const RETRANSMITTED: u32 = 1 << 9;
 
 /// A frame as tshark took it apart; all numbers are tshark's text.
 #[derive(Clone, Debug)]
@@ -236,6 +240,13 @@ impl Frame {
     /// What no two frames on their way at the same time may share.
     fn identity(&self) -> [&str; 5] {
         ["fc.s_id", "fc.d_id", "fc.ox_id", "fc.seq_id", "fc.seq_cnt"].map(|name| self.field(name))
+    }
+
+    /// A frame that recovery sent again.
+    fn is_sent_again(&self) -> bool {
+        let digits = self.field("fc.f_ctl").trim_start_matches("0x");
+        let f_ctl = u32::from_str_radix(digits, 16).expect("F_CTL");
+        f_ctl & RETRANSMITTED != 0
     }
 
     /// An information unit of FC-VI, not an extended link service.
@@ -291,7 +302,8 @@ pub(crate) fn dissect(bytes: &[u8], fields: &[&str], occurrence: Occurrence) -> 
         .collect()
 }
 
-/// Every frame is a valid FCoE frame of FC-VI, or a probe, and no two have the same identity.
+/// Every frame is a valid FCoE frame of FC-VI, or a probe, and no two have the same identity, but
+/// for those that recovery sent again.
 ///
 /// # Panics
 /// If not, with the frame.
@@ -311,6 +323,9 @@ pub fn judge(frames: &[Frame]) {
         // Class 3: a sequence is initiated, or goes on; it goes on further, or ends.
         expect("fcoe.sof", &["0x2e", "0x36"]);
         expect("fcoe.eof", &["0x41", "0x42"]);
+        if frame.is_sent_again() {
+            continue;
+        }
         if let Some(first) = identities.insert(frame.identity(), number) {
             panic!("frames {first} and {number} have the same identity: {frame:?}");
         }

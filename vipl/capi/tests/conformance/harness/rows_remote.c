@@ -139,7 +139,7 @@ static void refused(const Refusal *refusal, bool immediate)
     for (size_t i = 0; i < exposed.bytes; i++)
         untouched &= exposed.base[i] == 0;
     for (size_t i = 0; refusal->other != NULL && i < refusal->bytes; i++)
-        untouched &= refusal->other->base[i] != 0x77;
+        untouched &= refusal->other->base[refusal->offset + i] != 0x77;
     CHECK(untouched, "%s: the target is untouched", refusal->what);
     mine.used = mark;
     theirs.used = far_mark;
@@ -159,7 +159,8 @@ static void refusals(bool immediate)
          NULL},
         {"nothing, at a bad address", true, exposed.bytes + 4096, 0, 0, NULL},
         {"made-up handle", true, 0, 64, 0x10001, NULL},
-        {"region without the right", true, 0, 64, 0, &theirs},
+        /* Its end: its begin has descriptors, in which any byte can be. */
+        {"region without the right", true, theirs.bytes - 64, 64, 0, &theirs},
         {"region of another tag", true, 0, 64, 0, &foreign},
         {"VI without the right", false, 0, 64, 0, NULL},
     };
