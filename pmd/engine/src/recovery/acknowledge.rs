@@ -169,6 +169,8 @@ impl Engine {
                 telling.owed = false;
                 (telling.messages, telling.bytes) = (0, 0);
                 telling.told_ns = Some(now_ns);
+                // Told again, it is another sequence.
+                telling.at = telling.at.following();
             }
         }
         sent
