@@ -254,9 +254,9 @@ impl Frame {
         self.field("fc.type") == "0x58"
     }
 
-    /// A frame of a send: unsolicited data.
+    /// A frame of a send that was not there before: unsolicited data.
     pub fn is_of_send(&self) -> bool {
-        self.is_vi() && self.field("fc.r_ctl") == "0x04"
+        self.is_vi() && self.field("fc.r_ctl") == "0x04" && !self.is_sent_again()
     }
 
     /// The length on the wire, without the frame check sequence.

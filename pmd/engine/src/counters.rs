@@ -45,6 +45,10 @@ counters! {
     TxAcknowledgements => "tx_acknowledgements",
     /// Acknowledgements accepted, those with missing ranges among them.
     RxAcknowledgements => "rx_acknowledgements",
+    /// Acknowledgements that a send or write carried.
+    TxAcknowledgementsCarried => "tx_acknowledgements_carried",
+    /// Acknowledgements accepted that a send or write carried.
+    RxAcknowledgementsCarried => "rx_acknowledgements_carried",
     /// Acknowledgements sent that list missing ranges.
     TxGapReports => "tx_gap_reports",
     /// Acknowledgements accepted that list missing ranges.

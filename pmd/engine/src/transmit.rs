@@ -19,7 +19,7 @@ use fcvi_frame::profile;
 use crate::answer::Answers;
 use crate::config::EngineConfig;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Framing, Level, Link, Phase, TxMessage, TxStream};
+use crate::endpoint::{Endpoint, Framing, Level, Link, Phase, RxStream, TxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
 use crate::exchange::Exchange;
 use crate::host::{Host, Operation, SendWork, Status, Transmit};
@@ -233,7 +233,7 @@ impl Engine {
         exchange: Exchange,
         host: &mut H,
     ) -> Step {
-        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
+        let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
             return Step::Broken;
         };
         let template = match work.operation {
@@ -247,8 +247,13 @@ impl Engine {
             sent_bytes: 0,
             next_seq_cnt: exchange.seq_cnt,
         };
-        let per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
+        let mut per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
+        let acknowledges = tx.tracked && rx.acknowledge_in(&mut per_frame);
         match host.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
+            Transmit::Sent if acknowledges => {
+                self.counters.count(Counter::TxAcknowledgementsCarried);
+                rx.acknowledged_in(now_ns);
+            }
             Transmit::Sent => {}
             Transmit::NoRoom => {
                 self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
@@ -271,7 +276,7 @@ impl Engine {
     /// Sends the next frame of the open message.
     #[inline]
     fn send_fragment<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
-        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
+        let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
             return Step::Broken;
         };
         let Some(message) = tx.message.as_mut() else {
@@ -284,8 +289,13 @@ impl Engine {
         let left = message.work.length_bytes - message.sent_bytes;
         let payload_bytes = left.min(room);
         let last = payload_bytes == left;
-        let per_frame = per_frame(message, tx.framing, payload_bytes, last);
+        let mut per_frame = per_frame(message, tx.framing, payload_bytes, last);
+        let acknowledges = tx.tracked && rx.acknowledge_in(&mut per_frame);
         match host.transmit_data(vi, template, &per_frame, payload_bytes, last) {
+            Transmit::Sent if acknowledges => {
+                self.counters.count(Counter::TxAcknowledgementsCarried);
+                rx.acknowledged_in(now_ns);
+            }
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
             Transmit::Fault => return self.sending_fault(now_ns, vi, host),
@@ -358,6 +368,12 @@ impl Engine {
 #[inline]
 pub(crate) fn tx_of(ep: &mut Option<Endpoint>) -> Option<&mut TxStream> {
     ep.as_mut()?.tx.as_deref_mut()
+}
+
+#[inline]
+fn streams_of(ep: &mut Option<Endpoint>) -> Option<(&mut TxStream, &mut RxStream)> {
+    let Endpoint { tx, rx, .. } = ep.as_mut()?;
+    Some((tx.as_deref_mut()?, rx))
 }
 
 /// What changes from frame to frame [FCVI P-3, P-6].

@@ -3,9 +3,12 @@
 //! An acknowledgement is the response IU of the newest frame that came [FCVI P-16]: FCVI_MSG_ID
 //! is the last message that is whole, and the relative offset says how much of the next one is
 //! there, so that messages longer than a window go on. If anything is missing, it lists that.
+//! A send or write to the other end can carry one instead, if there is no more to it than a
+//! message ID.
 
 use fcvi_frame::fc::FCtl;
-use fcvi_frame::flags::message_response;
+use fcvi_frame::flags::{message_request, message_response};
+use fcvi_frame::frame::PerFrame;
 use fcvi_frame::gaps::{self, MAX_BYTES, MAX_RANGES, MissingRange};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
@@ -14,6 +17,7 @@ use super::RecoveryConfig;
 use crate::answer::Response;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
+use crate::endpoint::RxStream;
 use crate::engine::{Engine, ViIndex};
 use crate::host::{Host, Transmit};
 use crate::timer::TimerKey;
@@ -58,6 +62,40 @@ impl Telling {
             },
             told_ns: None,
             unsent: false,
+        }
+    }
+
+    /// The other end was told all that it was owed.
+    fn told(&mut self, now_ns: u64) {
+        self.unsent = false;
+        self.owed = false;
+        (self.messages, self.bytes) = (0, 0);
+        self.told_ns = Some(now_ns);
+    }
+}
+
+impl RxStream {
+    /// Has a frame to the other end carry what is owed, if it can: without immediate data,
+    /// while nothing is missing and no message is there in part.
+    #[inline]
+    pub(crate) fn acknowledge_in(&self, frame: &mut PerFrame) -> bool {
+        let Some(recovery) = self.recovery.as_ref().filter(|r| r.telling.owed) else {
+            return false;
+        };
+        let carries = self.message.is_none()
+            && frame.flags & message_request::IMMEDIATE == 0
+            && !recovery.islands.saw_beyond(self.position());
+        if carries {
+            frame.flags |= message_request::ACKNOWLEDGES;
+            frame.fcvi_parameter = self.expected.wrapping_sub(1);
+        }
+        carries
+    }
+
+    /// That frame is with the port.
+    pub(crate) fn acknowledged_in(&mut self, now_ns: u64) {
+        if let Some(recovery) = self.recovery.as_mut() {
+            recovery.telling.told(now_ns);
         }
     }
 }
@@ -166,9 +204,7 @@ impl Engine {
         if let Some(telling) = recovery.map(|recovery| &mut recovery.telling) {
             telling.unsent = !sent;
             if sent {
-                telling.owed = false;
-                (telling.messages, telling.bytes) = (0, 0);
-                telling.told_ns = Some(now_ns);
+                telling.told(now_ns);
                 // Told again, it is another sequence.
                 telling.at = telling.at.following();
             }

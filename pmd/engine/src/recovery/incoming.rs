@@ -150,6 +150,10 @@ impl Engine {
         iu: &IuView<'_>,
         host: &mut H,
     ) {
+        let flags = iu.header.flags & (message_request::ACKNOWLEDGES | message_request::IMMEDIATE);
+        if flags == message_request::ACKNOWLEDGES {
+            self.take_carried_acknowledgement(now_ns, vi, iu.header.parameter, host);
+        }
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };

@@ -145,6 +145,13 @@ impl Islands {
         (at.distance_to(frame.msg_id), frame.begin) > next
     }
 
+    /// Did any frame come of what is not whole?
+    #[inline]
+    pub(crate) fn saw_beyond(&self, at: Position) -> bool {
+        let ahead = |seen: Run| at.distance_to(seen.msg_id) <= i32::MAX as u32;
+        self.seen.is_some_and(ahead)
+    }
+
     /// Writes the gaps between this position and the furthest frame that came, oldest first, as
     /// far as one report holds them; returns how many.
     pub(crate) fn missing(&self, at: Position, out: &mut [MissingRange; MAX_RANGES]) -> usize {

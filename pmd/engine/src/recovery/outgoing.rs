@@ -212,6 +212,25 @@ impl Engine {
         }
     }
 
+    /// A send or write that says up to which message everything is placed.
+    pub(super) fn take_carried_acknowledgement<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        msg_id: u32,
+        host: &mut H,
+    ) {
+        let counter = match self.acknowledged(now_ns, vi, msg_id.wrapping_add(1), 0, host) {
+            Acknowledged::Newest => {
+                self.heard_of(now_ns, vi);
+                Counter::RxAcknowledgementsCarried
+            }
+            Acknowledged::Stale => Counter::StaleAcknowledgements,
+            Acknowledged::Impossible => Counter::DropStrayResponse,
+        };
+        self.counters.count(counter);
+    }
+
     /// Everything in front of this message is placed at the other end, because it refuses or
     /// answers it.
     pub(crate) fn acknowledged_before<H: Host>(

@@ -1,5 +1,6 @@
 //! Message recovery, case by case.
 
+mod carried;
 mod checks;
 mod endings;
 
