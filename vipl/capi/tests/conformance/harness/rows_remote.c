@@ -14,7 +14,7 @@ void no_receive_posted(void)
     pair_open(&pair, &options);
     describe(send, arena_bytes(&mine, 64), mine.handle, 64);
     CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
-    check_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, "no receive");
+    check_refused_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, "no receive");
     row_seen("no_receive", "sender");
     if (error_expected(pair.server, VIP_ERROR_RECVQ_EMPTY, &error))
         CHECK(error.NicHandle == there.nic && error.ViHandle == pair.server,
@@ -44,7 +44,7 @@ static void bad_receive(const char *row, const char *what, const Fault *fault, c
     CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
     CHECK_RETURN(VipPostRecv(pair.server, next, theirs.handle), VIP_SUCCESS);
     CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
-    check_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, what);
+    check_refused_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, what);
     row_seen(row, "sender");
     VIP_UINT32 status = received(pair.server, recv);
     CHECK((status & VIP_STATUS_ERROR_MASK) == expected, "%s: status 0x%08X", what, status);
@@ -121,7 +121,7 @@ static void refused(const Refusal *refusal, bool immediate)
         CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
     }
     CHECK_RETURN(VipPostSend(pair.client, write, mine.handle), VIP_SUCCESS);
-    check_sender(sent(pair.client, write), VIP_STATUS_RDMA_PROT_ERROR, refusal->what);
+    check_refused_sender(sent(pair.client, write), VIP_STATUS_RDMA_PROT_ERROR, refusal->what);
     row_seen(row, "sender");
     if (immediate) {
         const VIP_UINT32 status = received(pair.server, recv);
