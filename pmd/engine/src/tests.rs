@@ -22,6 +22,7 @@ mod receive_checks;
 mod reception;
 mod recovery;
 mod recovery_stream;
+mod silent_ports;
 mod simulation;
 mod states;
 mod vn2vn;
