@@ -18,6 +18,10 @@ const PLACES: u32 = 4;
 /// How often this end looks whether the other one is through.
 const TURN: Duration = Duration::from_millis(50);
 
+/// The same with peers, whose request goes on meanwhile: longer than a machine stands still, since a
+/// request that ends while it is answered makes half a connection.
+const PEER_TURN: Duration = Duration::from_secs(1);
+
 /// Empty looks at a queue between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 256;
 
@@ -115,14 +119,15 @@ impl<'a> Admission<'a> {
     /// up before it was answered.
     fn admit(&self, place: usize) -> Result<bool> {
         let endpoint = &self.places[place].endpoint;
-        let limit = Timeout::After(TURN);
         if self.round.peers {
+            let limit = Timeout::After(PEER_TURN);
             return match endpoint.request_peer(&self.local, &self.remote, limit) {
                 Ok(()) => Ok(true),
                 Err(VipError::Timeout) => Ok(false),
                 Err(error) => Err(Error::call("VipConnectPeerWait", error)),
             };
         }
+        let limit = Timeout::After(TURN);
         let asked = match provider::connect_wait(self.nic.handle(), &self.local, limit) {
             Ok(asked) => asked,
             Err(VipError::Timeout) => return Ok(false),

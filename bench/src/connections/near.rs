@@ -82,6 +82,9 @@ impl Run<'_> {
     fn make_all(&mut self) -> Result<()> {
         println!("{}", report::table_head());
         let outcome = (0..STEPS).try_for_each(|step| self.step(step));
+        if self.stop.is_asked() && self.result.connections < self.options.connections {
+            self.result.ended_early = Some("interrupted".into());
+        }
         self.result.setup_ns = Percentiles::of(&self.setups_ns);
         println!("{}", report::summary(&self.result));
         outcome
@@ -89,7 +92,6 @@ impl Run<'_> {
 
     fn step(&mut self, step: u32) -> Result<()> {
         if self.stop.is_asked() {
-            self.result.ended_early = Some("interrupted".into());
             return Ok(());
         }
         let all = u64::from(self.options.connections);
