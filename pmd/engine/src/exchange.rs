@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use crate::login::FIRST_OX_ID;
 
 /// Those from here on are not ours. 0xFFFF means "unassigned" and is never used.
-const OX_IDS: usize = FIRST_OX_ID as usize;
+pub(crate) const OX_IDS: usize = FIRST_OX_ID as usize;
 /// OX_IDs that only messages may take.
 const MESSAGE_SHARE: usize = OX_IDS / 4;
 

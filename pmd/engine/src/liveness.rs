@@ -33,6 +33,13 @@ pub(crate) struct Peer {
     exchange: Option<(u16, u16)>,
 }
 
+impl Peer {
+    #[cfg(test)]
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections
+    }
+}
+
 impl Engine {
     /// Counts a connection to this port; returns its place for [`Engine::heard`].
     pub(crate) fn adopt_peer(&mut self, now_ns: u64, id: NPortId) -> u32 {

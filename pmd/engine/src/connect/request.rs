@@ -413,16 +413,23 @@ impl Engine {
                 // answered: then it is told.
                 ConnectMode::PeerToPeer => false,
             };
-            if Some(target.id) != keep && may_hold_it {
-                let farewell = Farewell {
-                    peer: target.id,
-                    peer_handle: profile::HANDLE_NONE,
-                    connection_id,
-                    reason: MessageReason::Disconnected,
-                    error: false,
-                };
-                self.close_connection(now_ns, farewell, host);
+            if Some(target.id) == keep || !may_hold_it {
+                continue;
             }
+            // Silent ports, of which a configuration may name many that nobody has, leave half of
+            // the table to connections and to ports that hold the request.
+            if target.answer == Answer::Silent && !self.closing_has_room_to_spare() {
+                self.counters.count(Counter::CloseOverflows);
+                continue;
+            }
+            let farewell = Farewell {
+                peer: target.id,
+                peer_handle: profile::HANDLE_NONE,
+                connection_id,
+                reason: MessageReason::Disconnected,
+                error: false,
+            };
+            self.close_connection(now_ns, farewell, host);
         }
     }
 
