@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use e2e::capture::Capture;
 use e2e::linux_peer::{LinuxPeer, Mac, PortView};
-use e2e::port_frames::{Kind, PortFrame, judge_ports};
+use e2e::port_frames::{Kind, PortFrame, is_beacon, judge_ports};
 use e2e::process::PATIENCE;
 use e2e::segment::{BRIDGE, Segment};
 
@@ -73,7 +73,7 @@ impl Pair {
 #[test]
 fn two_kernels_find_and_lose_each_other() {
     let segment = Segment::new(MTU_BYTES);
-    let capture = Capture::start(segment.namespace(), BRIDGE);
+    let mut capture = Capture::start(segment.namespace(), BRIDGE);
     let [left, right] = [Mac([0x52, 0x54, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0, 0, 2])];
     let mut pair = Pair::boot(&segment, left, right);
     let begin = Instant::now();
@@ -109,10 +109,12 @@ fn two_kernels_find_and_lose_each_other() {
         );
     }
 
-    // One that vanishes is missed.
+    // One that vanishes is missed, if it was heard since it came.
     pair.right.look_again();
-    pair.right
+    let back = pair
+        .right
         .wait_for_remote(left.port_name(), "Online", PATIENCE);
+    capture.wait_for_frame("a beacon", |frame| is_beacon(frame, back.port_id));
     let death = pair.left.kill();
     let limit = BEACON_LOSS + LATENESS;
     let blocked = pair
