@@ -11,6 +11,7 @@ mod disconnect;
 mod errors;
 mod liveness;
 mod logins;
+mod lost_ius;
 mod peer;
 mod peer_crossed;
 mod peer_pool;
