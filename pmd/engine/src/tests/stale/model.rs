@@ -86,7 +86,6 @@ pub(super) struct End {
     posted: Vec<Message>,
     /// The ID of the descriptor of the first of them.
     first_send_id: u64,
-    completed: u64,
     broken: bool,
     /// The next message of the other end that can take a receive descriptor.
     next: u32,
@@ -166,7 +165,6 @@ impl Model {
             vi,
             posted: Vec::new(),
             first_send_id: 0,
-            completed: 0,
             broken: true,
             next: 0,
             delivered: 0,
@@ -225,7 +223,6 @@ impl Model {
             queues.reads.clear();
             end.posted.clear();
             end.first_send_id = queues.next_send_id;
-            end.completed = 0;
             end.broken = false;
             end.next = 0;
             end.delivered = 0;
@@ -509,7 +506,7 @@ impl Model {
         for event in log {
             let lossless = self.setup.held == 0;
             match event {
-                Event::Sent(_, Status::OK, _) => self.judge_sent(at, end)?,
+                Event::Sent(id, Status::OK, _) => self.judge_sent(at, end, id)?,
                 Event::Received(received) if received.status.is_ok() => {
                     self.judge_received(at, end, &received)?;
                 }
@@ -529,10 +526,9 @@ impl Model {
     }
 
     /// What completes well at Reliable Reception, or with recovery, or is a read, is placed.
-    fn judge_sent(&mut self, at: usize, end: usize) -> Verdict {
-        let this = &mut self.pairs[at].ends[end];
-        let number = this.completed as usize;
-        this.completed += 1;
+    fn judge_sent(&self, at: usize, end: usize, id: u64) -> Verdict {
+        let this = &self.pairs[at].ends[end];
+        let number = (id - this.first_send_id) as usize;
         let message = this.posted[number];
         let promised = self.setup.recovery
             || self.setup.level == Level::ReliableReception

@@ -13,29 +13,8 @@ const DOCUMENT: &str = concat!(
 );
 const TESTS: &str = include_str!("needed.rs");
 
-const CHECKS: [Check; 19] = [
-    Check::Addresses,
-    Check::Handle,
-    Check::Peer,
-    Check::OlderMessage,
-    Check::MessageWindow,
-    Check::OpenMessage,
-    Check::OpenExchange,
-    Check::SequenceCount,
-    Check::RelativeOffset,
-    Check::PlacedAhead,
-    Check::AnsweredMessage,
-    Check::AnsweredExchange,
-    Check::KnownRequest,
-    Check::DeadRequest,
-    Check::ConnectionId,
-    Check::ConnectionHandle,
-    Check::ConnectionPeer,
-    Check::DeadHandle,
-    Check::DeadExchange,
-];
-
 struct Row {
+    check: Check,
     /// Its place in the order of the checks [FCVI P-10].
     rule: &'static str,
     says: &'static str,
@@ -48,8 +27,9 @@ struct Row {
 }
 
 macro_rules! row {
-    ($rule:literal, $says:literal, $file:literal, $counters:expr, $without:literal, $test:literal) => {
+    ($check:ident, $rule:literal, $says:literal, $file:literal, $counters:expr, $without:literal, $test:literal) => {
         Row {
+            check: Check::$check,
             rule: $rule,
             says: $says,
             file: $file,
@@ -61,193 +41,180 @@ macro_rules! row {
     };
 }
 
-/// The rows of what is checked of every frame and of messages.
-fn row(check: Check) -> Row {
-    use Counter::{
-        DropBadAddress, DropDuplicate, DropOtherMessage, DropOutOfWindow, DropStaleMessage,
-        DropStrayResponse, DropSynonym, DropUnknownHandle, DropWrongPeer,
-    };
-    match check {
-        Check::Addresses => row!(
-            "1",
-            "D_ID and the destination address are ours, the source address is that of S_ID",
-            "receive.rs",
-            [DropBadAddress],
-            "a port that hears frames of others (a flooding switch) takes one of a connection whose handle is like its own",
-            "addresses_are_needed"
-        ),
-        Check::Handle => row!(
-            "3",
-            "FCVI_HANDLE is that of the VI's connection, not only its place",
-            "receive.rs",
-            [DropUnknownHandle],
-            "a frame of the VI's earlier connection with the same port",
-            "handle_is_needed"
-        ),
-        Check::Peer => row!(
-            "3",
-            "S_ID is the VI's peer",
-            "receive.rs",
-            [DropWrongPeer],
-            "DeadHandle tells it: no two connections have one handle within R_A_TOV; for frames that are forged it is the first line",
-            "peer_is_covered_by_dead_handle"
-        ),
-        Check::OlderMessage => row!(
-            "4",
-            "FCVI_MSG_ID is not before the one that is expected",
-            "receive.rs",
-            [DropStaleMessage],
-            "a message that was delivered is delivered again, or breaks a reliable connection as one that is far ahead",
-            "older_message_is_needed"
-        ),
-        Check::MessageWindow => row!(
-            "4",
-            "FCVI_MSG_ID is not further ahead than `message_window`",
-            "receive.rs",
-            [DropOutOfWindow],
-            "DeadHandle tells it: frames of this connection are never ahead of it",
-            "message_window_is_covered_by_dead_handle"
-        ),
-        Check::OpenMessage => row!(
-            "5",
-            "a further frame has the FCVI_MSG_ID of the open message",
-            "receive.rs",
-            [DropOtherMessage],
-            "a frame with the same OX_ID, SEQ_ID and SEQ_CNT, 256 uses of the OX_ID ago",
-            "open_message_is_needed"
-        ),
-        Check::OpenExchange => row!(
-            "5",
-            "a further frame has the OX_ID and SEQ_ID of the open message",
-            "receive.rs",
-            [DropSynonym],
-            "OpenMessage tells it: a message is on one exchange, and so is what is sent again of it",
-            "open_exchange_is_covered_by_open_message"
-        ),
-        Check::SequenceCount => row!(
-            "5",
-            "SEQ_CNT is the next one",
-            "receive/follows.rs",
-            [DropDuplicate],
-            "RelativeOffset tells it: no two frames of a message have one offset",
-            "sequence_count_is_covered_by_relative_offset"
-        ),
-        Check::RelativeOffset => row!(
-            "5",
-            "the relative offset is the next one",
-            "receive/follows.rs",
-            [DropDuplicate],
-            "a frame of the same message, 65,536 frames ago; with recovery any one that is placed",
-            "relative_offset_is_needed"
-        ),
-        Check::PlacedAhead => row!(
-            "5",
-            "with recovery: the bytes of a frame ahead of order are not there yet",
-            "recovery/incoming.rs",
-            [DropDuplicate],
-            "bytes are placed and counted twice",
-            "placed_ahead_is_needed"
-        ),
-        Check::AnsweredMessage => row!(
-            "7",
-            "FCVI_MSG_ID of an answer is that of a message in flight",
-            "receive/response.rs",
-            [DropStrayResponse],
-            "the response to a message that used the same OX_ID: a send completes that is not placed",
-            "answered_message_is_needed"
-        ),
-        Check::AnsweredExchange => row!(
-            "7",
-            "an answer comes on the exchange of its message",
-            "receive/response.rs",
-            [DropStrayResponse],
-            "AnsweredMessage tells it",
-            "answered_exchange_is_covered_by_answered_message"
-        ),
-        Check::KnownRequest
-        | Check::DeadRequest
-        | Check::ConnectionId
-        | Check::ConnectionHandle
-        | Check::ConnectionPeer
-        | Check::DeadHandle
-        | Check::DeadExchange => row_of_procedures(check),
-    }
-}
-
-/// The rows of connection procedures, and of what is held for R_A_TOV.
-fn row_of_procedures(check: Check) -> Row {
-    use Counter::{DropLateRequest, DropStrayConnect, KnownRequests, UnknownDisconnects};
-    match check {
-        Check::KnownRequest => row!(
-            "connect",
-            "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that is held, refused, accepted or connected",
-            "accept/incoming.rs",
-            [KnownRequests],
-            "one request is shown to two consumers",
-            "known_request_is_needed"
-        ),
-        Check::DeadRequest => row!(
-            "connect",
-            "nor that of one that came to a connection, was taken back, or made room for others, less than R_A_TOV ago",
-            "dead.rs",
-            [DropLateRequest],
-            "a consumer is shown a request that nobody makes",
-            "dead_request_is_needed"
-        ),
-        Check::ConnectionId => row!(
-            "connect",
-            "FCVI_CONNECTION_ID of RESP1, RESP2, RESP3 and both disconnect IUs is that of the procedure",
-            "disconnect.rs",
-            [DropStrayConnect, UnknownDisconnects],
-            "a disconnect without handle takes back a later request; the answer to an earlier one ends a disconnect",
-            "connection_id_is_needed"
-        ),
-        Check::ConnectionHandle => row!(
-            "connect",
-            "so is our handle",
-            "endpoint.rs",
-            [DropStrayConnect, UnknownDisconnects],
-            "ConnectionId tells it; for frames that are forged the handle is the first line",
-            "connection_handle_is_covered_by_connection_id"
-        ),
-        Check::ConnectionPeer => row!(
-            "connect",
-            "and S_ID is the port that the procedure is with",
-            "disconnect.rs",
-            [DropStrayConnect, UnknownDisconnects],
-            "a disconnect of one port takes back the request of another one that chose the same connection ID",
-            "connection_peer_is_needed"
-        ),
-        Check::DeadHandle => row!(
-            "held",
-            "a handle that was given up is not drawn again for R_A_TOV",
-            "dead.rs",
-            [],
-            "a frame of the VI's earlier connection, once in 65,536 connections",
-            "dead_handle_is_needed"
-        ),
-        Check::DeadExchange => row!(
-            "held",
-            "an OX_ID that was given up, or that an ADISC was sent on, is not used again for R_A_TOV",
-            "exchange.rs",
-            [],
-            "an answer to an earlier ADISC: a port that went seems to be there",
-            "dead_exchange_is_needed"
-        ),
-        Check::Addresses
-        | Check::Handle
-        | Check::Peer
-        | Check::OlderMessage
-        | Check::MessageWindow
-        | Check::OpenMessage
-        | Check::OpenExchange
-        | Check::SequenceCount
-        | Check::RelativeOffset
-        | Check::PlacedAhead
-        | Check::AnsweredMessage
-        | Check::AnsweredExchange => row(check),
-    }
-}
+/// All of them.
+const ROWS: [Row; 19] = [
+    row!(
+        Addresses,
+        "1",
+        "D_ID and the destination address are ours, the source address is that of S_ID",
+        "receive.rs",
+        [Counter::DropBadAddress],
+        "a port that hears frames of others (a flooding switch) takes one of a connection whose handle is like its own",
+        "addresses_are_needed"
+    ),
+    row!(
+        Handle,
+        "3",
+        "FCVI_HANDLE is that of the VI's connection, not only its place",
+        "receive.rs",
+        [Counter::DropUnknownHandle],
+        "a frame of the VI's earlier connection with the same port",
+        "handle_is_needed"
+    ),
+    row!(
+        Peer,
+        "3",
+        "S_ID is the VI's peer",
+        "receive.rs",
+        [Counter::DropWrongPeer],
+        "DeadHandle tells it: no two connections have one handle within R_A_TOV; for frames that are forged it is the first line",
+        "peer_is_covered_by_dead_handle"
+    ),
+    row!(
+        OlderMessage,
+        "4",
+        "FCVI_MSG_ID is not before the one that is expected",
+        "receive.rs",
+        [Counter::DropStaleMessage],
+        "a message that was delivered is delivered again, or breaks a reliable connection as one that is far ahead",
+        "older_message_is_needed"
+    ),
+    row!(
+        MessageWindow,
+        "4",
+        "FCVI_MSG_ID is not further ahead than `message_window`",
+        "receive.rs",
+        [Counter::DropOutOfWindow],
+        "DeadHandle tells it: frames of this connection are never ahead of it",
+        "message_window_is_covered_by_dead_handle"
+    ),
+    row!(
+        OpenMessage,
+        "5",
+        "a further frame has the FCVI_MSG_ID of the open message",
+        "receive.rs",
+        [Counter::DropOtherMessage],
+        "a frame with the same OX_ID, SEQ_ID and SEQ_CNT, 256 uses of the OX_ID ago",
+        "open_message_is_needed"
+    ),
+    row!(
+        OpenExchange,
+        "5",
+        "a further frame has the OX_ID and SEQ_ID of the open message",
+        "receive.rs",
+        [Counter::DropSynonym],
+        "OpenMessage tells it: a message is on one exchange, and so is what is sent again of it",
+        "open_exchange_is_covered_by_open_message"
+    ),
+    row!(
+        SequenceCount,
+        "5",
+        "SEQ_CNT is the next one",
+        "receive/follows.rs",
+        [Counter::DropDuplicate],
+        "RelativeOffset tells it: no two frames of a message have one offset",
+        "sequence_count_is_covered_by_relative_offset"
+    ),
+    row!(
+        RelativeOffset,
+        "5",
+        "the relative offset is the next one",
+        "receive/follows.rs",
+        [Counter::DropDuplicate],
+        "a frame of the same message, 65,536 frames ago; with recovery any one that is placed",
+        "relative_offset_is_needed"
+    ),
+    row!(
+        PlacedAhead,
+        "5",
+        "with recovery: the bytes of a frame ahead of order are not there yet",
+        "recovery/incoming.rs",
+        [Counter::DropDuplicate],
+        "bytes are placed and counted twice",
+        "placed_ahead_is_needed"
+    ),
+    row!(
+        AnsweredMessage,
+        "7",
+        "FCVI_MSG_ID of an answer is that of a message in flight",
+        "receive/response.rs",
+        [Counter::DropStrayResponse],
+        "the response to a message that used the same OX_ID: a send completes that is not placed",
+        "answered_message_is_needed"
+    ),
+    row!(
+        AnsweredExchange,
+        "7",
+        "an answer comes on the exchange of its message",
+        "receive/response.rs",
+        [Counter::DropStrayResponse],
+        "AnsweredMessage tells it",
+        "answered_exchange_is_covered_by_answered_message"
+    ),
+    row!(
+        KnownRequest,
+        "connect",
+        "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that is held, refused, accepted or connected",
+        "accept/incoming.rs",
+        [Counter::KnownRequests],
+        "one request is shown to two consumers",
+        "known_request_is_needed"
+    ),
+    row!(
+        DeadRequest,
+        "connect",
+        "nor that of one that came to a connection, was taken back, or made room for others, less than R_A_TOV ago",
+        "dead.rs",
+        [Counter::DropLateRequest],
+        "a consumer is shown a request that nobody makes",
+        "dead_request_is_needed"
+    ),
+    row!(
+        ConnectionId,
+        "connect",
+        "FCVI_CONNECTION_ID of RESP1, RESP2, RESP3 and both disconnect IUs is that of the procedure",
+        "disconnect.rs",
+        [Counter::DropStrayConnect, Counter::UnknownDisconnects],
+        "a disconnect without handle takes back a later request; the answer to an earlier one ends a disconnect",
+        "connection_id_is_needed"
+    ),
+    row!(
+        ConnectionHandle,
+        "connect",
+        "so is our handle",
+        "endpoint.rs",
+        [Counter::DropStrayConnect, Counter::UnknownDisconnects],
+        "ConnectionId tells it; for frames that are forged the handle is the first line",
+        "connection_handle_is_covered_by_connection_id"
+    ),
+    row!(
+        ConnectionPeer,
+        "connect",
+        "and S_ID is the port that the procedure is with",
+        "disconnect.rs",
+        [Counter::DropStrayConnect, Counter::UnknownDisconnects],
+        "a disconnect of one port takes back the request of another one that chose the same connection ID",
+        "connection_peer_is_needed"
+    ),
+    row!(
+        DeadHandle,
+        "held",
+        "a handle that was given up is not drawn again for R_A_TOV",
+        "dead.rs",
+        [],
+        "a frame of the VI's earlier connection, once in 65,536 connections",
+        "dead_handle_is_needed"
+    ),
+    row!(
+        DeadExchange,
+        "held",
+        "an OX_ID that was given up, or that an ADISC was sent on, is not used again for R_A_TOV",
+        "exchange.rs",
+        [],
+        "an answer to an earlier ADISC: a port that went seems to be there",
+        "dead_exchange_is_needed"
+    ),
+];
 
 const HEAD: &str = "# Stale frames: what each check is for
 
@@ -291,8 +258,8 @@ Legal traffic, with identifiers that come round soon: a port's other OX_IDs are 
 
 fn document() -> String {
     let mut document = HEAD.to_owned();
-    for check in CHECKS {
-        let row = row(check);
+    for row in ROWS {
+        let check = row.check;
         let counters: Vec<String> = row
             .counters
             .iter()
@@ -317,20 +284,30 @@ fn document() -> String {
     document
 }
 
+/// The names of all checks, from their declaration.
+fn declared() -> Vec<&'static str> {
+    let source = include_str!("../../synonym.rs");
+    let (_, after) = source.split_once("enum Check {").expect("the checks");
+    let (body, _) = after.split_once("\n}\n").expect("its end");
+    let lines = body.lines().map(str::trim);
+    lines.filter_map(|line| line.strip_suffix(',')).collect()
+}
+
 #[test]
 fn every_check_has_its_place_its_counter_and_its_test() {
-    for check in CHECKS {
-        let row = row(check);
-        let names = CHECKS.iter().filter(|other| **other == check);
-        assert_eq!(names.count(), 1, "{check:?}");
+    let mut named: Vec<String> = ROWS.iter().map(|row| format!("{:?}", row.check)).collect();
+    let mut declared = declared();
+    named.sort_unstable();
+    declared.sort_unstable();
+    assert_eq!(named, declared);
+    for row in ROWS {
+        let check = row.check;
         let stands = format!("skips(Check::{check:?})");
         assert!(row.source.contains(&stands), "{check:?} in {}", row.file);
         let test = format!("fn {}()", row.test);
         assert!(TESTS.contains(&test), "{check:?}: {test}");
         assert!(TESTS.contains(&format!("Check::{check:?}")));
     }
-    let last = CHECKS.iter().map(|check| *check as usize).max();
-    assert_eq!(last, Some(CHECKS.len() - 1), "all of them");
 }
 
 #[test]
