@@ -112,7 +112,7 @@ impl Engine {
             return Err(ConnectError::InvalidState);
         }
         compare(&self.attributes_of(&ep.params), &incoming.attributes)?;
-        let handle = self.new_handle(vi, host);
+        let handle = self.new_handle(now_ns, vi, host);
         let first_msg_id = host.random();
         let link = Link {
             peer: incoming.s_id,
@@ -197,6 +197,8 @@ impl Engine {
         });
         let Some((vi, link, peer_index)) = found else {
             self.counters.count(Counter::DropStrayConnect);
+            // Who has seen RESP1 does not ask again.
+            self.retire_request(now_ns, frame.fc.s_id, iu.header.connection_id());
             return;
         };
         self.heard(peer_index, now_ns);

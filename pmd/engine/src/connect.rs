@@ -37,6 +37,7 @@ use crate::endpoint::{Await, EndpointState, Level, Link, Phase, RxStream, TxStre
 use crate::engine::{Engine, ViIndex};
 use crate::host::Host;
 use crate::recovery::RxRecovery;
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 /// Why a connection was not made.
@@ -117,16 +118,6 @@ impl Engine {
     /// Is recovery offered at this level [FCVI P-16]?
     fn recovers(&self, level: Level) -> bool {
         self.config.recovery.is_some() && level != Level::UnreliableDelivery
-    }
-
-    /// A handle for this VI that no earlier one helps to guess [FCVI P-9].
-    pub(crate) fn new_handle<H: Host>(&mut self, vi: ViIndex, host: &mut H) -> u32 {
-        loop {
-            let handle = (host.random() << 16) | vi.0;
-            if handle != profile::HANDLE_NONE && handle >> 16 != 0 {
-                return handle;
-            }
-        }
     }
 
     /// The outcome of a connection call on this VI, once.
@@ -216,10 +207,10 @@ impl Engine {
         let vi = ViIndex(iu.header.handle & 0xFFFF);
         let ep = self.endpoint(vi)?;
         let link = ep.link.as_ref()?;
-        (ep.handle == iu.header.handle
-            && link.peer == frame.fc.s_id
-            && link.connection_id == iu.header.connection_id())
-        .then_some(vi)
+        let fits = ep.is_addressed(iu)
+            && (link.peer == frame.fc.s_id || skips(Check::ConnectionPeer))
+            && (link.connection_id == iu.header.connection_id() || skips(Check::ConnectionId));
+        fits.then_some(vi)
     }
 
     /// An IU of the connect exchange of this link.

@@ -93,15 +93,19 @@ counters! {
     DropUnsupportedIu => "drop_unsupported_iu",
     /// No connected VI has this handle and this peer.
     DropUnknownHandle => "drop_unknown_handle",
+    /// The VI that has this handle is connected with another peer.
+    DropWrongPeer => "drop_wrong_peer",
     /// The frame contradicts the connection's attributes.
     DropWrongLevel => "drop_wrong_level",
     /// A message that was already delivered, skipped or given up.
     DropStaleMessage => "drop_stale_message",
     /// A message ID too far ahead.
     DropOutOfWindow => "drop_out_of_window",
-    /// A further frame of a message that is not open.
+    /// A further frame of a message, while none is open.
     DropNoContext => "drop_no_context",
-    /// A further frame whose identifiers are not those of the open message.
+    /// A further frame of another message than the open one.
+    DropOtherMessage => "drop_other_message",
+    /// A frame of the open message whose OX_ID, SEQ_ID or SEQ_CNT are not its own.
     DropSynonym => "drop_synonym",
     /// A frame that the open message already has.
     DropDuplicate => "drop_duplicate",
@@ -141,6 +145,12 @@ counters! {
     PeerReturned => "peer_returned",
     /// Connection IUs of ports that are not logged in.
     DropNotLoggedIn => "drop_not_logged_in",
+    /// Connection requests that are known already: sent again, or repeated on their way.
+    KnownRequests => "known_requests",
+    /// Connection requests that came although their time is over.
+    DropLateRequest => "drop_late_request",
+    /// Disconnects of connections that are not there any more: answered, and no more.
+    UnknownDisconnects => "unknown_disconnects",
     /// Connection IUs that fit no procedure of ours.
     DropStrayConnect => "drop_stray_connect",
     /// Disconnects given up without a response.

@@ -3,7 +3,7 @@
 use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::{FCtl, NPortId};
 use fcvi_frame::flags::{ConnectMode, WireReliability, message_request};
-use fcvi_frame::frame::HeaderTemplate;
+use fcvi_frame::frame::{HeaderTemplate, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
@@ -15,6 +15,7 @@ use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
 use crate::recovery::{RxRecovery, TxRecovery};
+use crate::synonym::{Check, skips};
 use crate::transmit::InFlight;
 
 /// Reliability level of a VI (VIPL 4.6).
@@ -274,6 +275,11 @@ impl Endpoint {
             peer_request: None,
             former: None,
         }
+    }
+
+    /// Does a connection IU name the handle of this endpoint's procedure?
+    pub(crate) fn is_addressed(&self, iu: &IuView<'_>) -> bool {
+        self.handle == iu.header.handle || skips(Check::ConnectionHandle)
     }
 
     /// A connection procedure starts: what an earlier one came to is told no more.

@@ -1,11 +1,13 @@
 //! The tables of one N_Port, and the verbs that the poll loop calls.
 
 use fcvi_frame::ethernet::MacAddress;
+use fcvi_frame::fc::NPortId;
 
 use crate::accept::{Incoming, Listener};
 use crate::closing::Closing;
 use crate::config::EngineConfig;
 use crate::counters::Counters;
+use crate::dead::Dead;
 use crate::endpoint::{Endpoint, EndpointState, Phase, ViParams};
 use crate::exchange::ExchangePool;
 use crate::host::Host;
@@ -34,6 +36,9 @@ pub struct Engine {
     pub(crate) mac: MacAddress,
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     pub(crate) exchanges: ExchangePool,
+    pub(crate) dead_handles: Dead<u32>,
+    /// S_ID and connection ID.
+    pub(crate) dead_requests: Dead<(NPortId, u32)>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) incoming: Vec<Option<Incoming>>,
     pub(crate) closing: Vec<Option<Closing>>,
@@ -57,6 +62,8 @@ impl Engine {
             mac: MacAddress::vn2vn(config.n_port_id),
             endpoints: (0..max_vi).map(|_| None).collect(),
             exchanges: ExchangePool::new(config.r_a_tov_ns, (first >> 32) as u16),
+            dead_handles: Dead::new(config.r_a_tov_ns),
+            dead_requests: Dead::new(config.r_a_tov_ns),
             listeners: Vec::new(),
             incoming: Vec::with_capacity(config.max_incoming as usize),
             closing: Vec::with_capacity(config.max_closing as usize),

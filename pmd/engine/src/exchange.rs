@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 
 use crate::login::FIRST_OX_ID;
+use crate::synonym::{Check, skips};
 
 /// Those from here on are not ours. 0xFFFF means "unassigned" and is never used.
 pub(crate) const OX_IDS: usize = FIRST_OX_ID as usize;
@@ -102,7 +103,9 @@ impl ExchangePool {
 
     /// The exchange was given up: frames of it may still be on their way.
     pub(crate) fn abandon(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
-        if let Some(next) = self.next.get_mut(ox_id as usize) {
+        if skips(Check::DeadExchange) {
+            self.close(ox_id, seq_cnt);
+        } else if let Some(next) = self.next.get_mut(ox_id as usize) {
             next.seq_cnt = seq_cnt;
             self.dead.push_back((now_ns + self.r_a_tov_ns, ox_id));
         }

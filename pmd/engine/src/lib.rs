@@ -21,6 +21,8 @@
 //! | `port_lost` | the port itself failed |
 //! | `logins` | who may connect where ports find each other; another address for ourselves |
 //! | `liveness` | are the N_Ports of our connections still there |
+//! | `synonym` | the checks that tell stale frames, by name |
+//! | `dead` | handles and requests that are over, until no frame with them can be on its way |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
 //! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with the neighbours, FARP; knows nothing of [`Engine`] |
@@ -34,6 +36,7 @@ mod answer;
 mod closing;
 mod connect;
 mod connection_iu;
+mod dead;
 mod disconnect;
 mod endpoint;
 mod exchange;
@@ -42,6 +45,7 @@ mod logins;
 mod port_lost;
 mod receive;
 mod recovery;
+mod synonym;
 mod timer;
 mod transmit;
 

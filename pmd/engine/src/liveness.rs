@@ -255,7 +255,8 @@ impl Engine {
         let peer = &mut self.peers[at];
         let before = peer.port_name.replace(adisc.port_name);
         if let Some((ox_id, seq_cnt)) = peer.exchange.take() {
-            self.exchanges.close(ox_id, seq_cnt);
+            // Nothing but the OX_ID says what an answer is to: none may find it in use again.
+            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
         }
         self.heard(at as u32, now_ns);
         if before.is_some_and(|name| name != adisc.port_name) {

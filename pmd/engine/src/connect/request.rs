@@ -206,7 +206,7 @@ impl Engine {
         deadline_ns: Option<u64>,
         host: &mut H,
     ) {
-        let handle = self.new_handle(vi, host);
+        let handle = self.new_handle(now_ns, vi, host);
         self.next_connection_id = self.next_connection_id.wrapping_add(1);
         let interval_ns = self.config.peer_retry_ns;
         let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
@@ -380,11 +380,11 @@ impl Engine {
         host: &mut H,
     ) {
         self.cancel_request(now_ns, vi, None, host);
+        self.retire_handle(now_ns, vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
         ep.phase = Phase::Idle;
-        ep.handle = 0;
         ep.conclude(Err(error));
         self.arm_connect_timer(vi);
         host.set_state(vi, EndpointState::Idle);

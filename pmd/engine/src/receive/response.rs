@@ -13,10 +13,12 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
+use super::follows::{Follows, follows};
 use crate::counters::Counter;
 use crate::endpoint::Level;
 use crate::engine::{Engine, ViIndex};
 use crate::host::{Host, Status};
+use crate::synonym::{Check, skips};
 use crate::transmit::{Failure, Kind};
 
 impl Engine {
@@ -156,10 +158,12 @@ impl Engine {
         let (msg_id, ox_id) = (iu.header.msg_id, frame.fc.ox_id);
         let level = self.level_of(vi)?;
         let tx = self.tx_mut(vi)?;
-        let found = match tx.in_flight.find(msg_id) {
+        let any = || (skips(Check::AnsweredMessage) && !tx.in_flight.is_empty()).then_some(0);
+        let found = match tx.in_flight.find(msg_id).or_else(any) {
             Some(at) => {
                 let entry = tx.in_flight.get(at)?;
-                let ours = !entry.answered && entry.ox_id == ox_id;
+                let on_its_exchange = entry.ox_id == ox_id || skips(Check::AnsweredExchange);
+                let ours = !entry.answered && on_its_exchange;
                 ours.then_some((at, entry.kind))
             }
             None => {
@@ -234,9 +238,9 @@ impl Engine {
             return;
         };
         let fc = &frame.fc;
-        let ahead = fc.seq_cnt.wrapping_sub(entry.next_seq_cnt);
         let placed_bytes = entry.placed_bytes;
-        if ahead > i16::MAX as u16 || fc.parameter < placed_bytes {
+        let place = follows(fc, entry.next_seq_cnt, placed_bytes);
+        if place == Follows::Duplicate {
             self.counters.count(Counter::DropDuplicate);
             return;
         }
@@ -245,7 +249,7 @@ impl Engine {
         let end = u64::from(placed_bytes) + iu.payload.len() as u64;
         let whole = end == u64::from(entry.length_bytes);
         let fits = end <= u64::from(entry.length_bytes) && last == whole;
-        if ahead > 0 || fc.parameter != placed_bytes || !fits {
+        if place == Follows::Gap || !fits {
             self.counters.count(Counter::IncompleteMessages);
             self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, host);
             self.break_local(now_ns, vi, MessageReason::MessageIncomplete, host);

@@ -22,6 +22,7 @@ use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Phase, RxKind, RxMessage, RxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{Claim, Host};
+use crate::synonym::{Check, skips};
 use crate::transmit::payload_room;
 
 /// The receiving side of a connection with recovery. Allocates nothing after it was made.
@@ -104,8 +105,10 @@ impl RxRecovery {
         same_target
             && message.opcode == header.opcode
             && message.immediate == immediate(iu)
-            && (message.ox_id, message.seq_id) == (fc.ox_id, fc.seq_id)
-            && fc.seq_cnt.wrapping_sub(message.next_seq_cnt) == number as u16
+            && ((message.ox_id, message.seq_id) == (fc.ox_id, fc.seq_id)
+                || skips(Check::OpenExchange))
+            && (fc.seq_cnt.wrapping_sub(message.next_seq_cnt) == number as u16
+                || skips(Check::SequenceCount))
     }
 
     /// Receive descriptors that messages in front of this one have claimed.
@@ -195,7 +198,8 @@ impl Engine {
         let at = ep.rx.position();
         let distance = at.distance_to(run.msg_id);
         let stale = distance > i32::MAX as u32;
-        if stale || (distance == 0 && run.begin < at.placed_bytes) {
+        let placed = distance == 0 && run.begin < at.placed_bytes;
+        if stale || (placed && !skips(Check::RelativeOffset)) {
             self.counters.count(if stale {
                 Counter::DropStaleMessage
             } else {
@@ -300,7 +304,7 @@ impl Engine {
         const GONE: Counter = Counter::DropUnknownHandle;
         let Endpoint { params, rx, .. } = self.endpoint_mut(vi).ok_or(GONE)?;
         let recovery = rx.recovery.as_mut().ok_or(GONE)?;
-        if recovery.islands.has(&run) {
+        if recovery.islands.has(&run) && !skips(Check::PlacedAhead) {
             return Err(Counter::DropDuplicate);
         }
         if !recovery.islands.has_room_for(at, &run) {

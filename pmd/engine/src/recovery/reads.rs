@@ -13,6 +13,7 @@ use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::engine::{Engine, ViIndex};
 use crate::host::{Host, Status};
+use crate::synonym::{Check, skips};
 
 impl Engine {
     /// Is this request the next message? If not, it is seen to: a stale one may be a repetition.
@@ -124,11 +125,12 @@ impl Engine {
         let fc = &frame.fc;
         let number = (fc.parameter / room) as u16;
         let seq_cnt = entry.first_seq_cnt.wrapping_add(1).wrapping_add(number);
-        if !fc.parameter.is_multiple_of(room) || fc.seq_cnt != seq_cnt {
+        let counts = fc.seq_cnt == seq_cnt || skips(Check::SequenceCount);
+        if !fc.parameter.is_multiple_of(room) || !counts {
             self.counters.count(Counter::DropSynonym);
             return;
         }
-        if fc.parameter < entry.placed_bytes {
+        if fc.parameter < entry.placed_bytes && !skips(Check::RelativeOffset) {
             self.counters.count(Counter::DropDuplicate);
             return;
         }

@@ -109,6 +109,26 @@ pub(crate) struct Region {
     pub(crate) gone_from: u64,
 }
 
+/// Where bytes of a frame were placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// The receive descriptor with this ID.
+    Receive(u64),
+    /// A region that the peer writes: by its handle, at this address.
+    Region(u32, u64),
+    /// The read with this ID.
+    Read(u64),
+}
+
+/// Bytes of a frame, where the engine placed them.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    pub(crate) vi: ViIndex,
+    pub(crate) place: Place,
+    pub(crate) offset_bytes: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// The model.
 pub(crate) struct TestHost {
     pub(crate) vis: HashMap<ViIndex, Queues>,
@@ -118,6 +138,10 @@ pub(crate) struct TestHost {
     /// Frames that the port still takes.
     pub(crate) room: usize,
     pub(crate) control_events: u64,
+    /// Everything that was placed since the last time that somebody looked; `None`: nobody does.
+    pub(crate) placements: Option<Vec<Placement>>,
+    /// Random numbers have only these bits.
+    pub(crate) random_mask: u32,
     rng: Rng,
 }
 
@@ -129,6 +153,8 @@ impl TestHost {
             out: VecDeque::new(),
             room: usize::MAX,
             control_events: 0,
+            placements: None,
+            random_mask: u32::MAX,
             rng: Rng::new(seed),
         }
     }
@@ -161,6 +187,17 @@ impl TestHost {
             gone_from: u64::MAX,
         };
         self.regions.insert(handle, region);
+    }
+
+    fn note_placement(&mut self, vi: ViIndex, place: Place, offset_bytes: u32, bytes: &[u8]) {
+        if let Some(placements) = &mut self.placements {
+            placements.push(Placement {
+                vi,
+                place,
+                offset_bytes,
+                bytes: bytes.to_vec(),
+            });
+        }
     }
 
     /// Is this a range of a region?
@@ -323,7 +360,12 @@ impl Host for TestHost {
         let bytes = receive.data.len().max(end);
         receive.data.resize(bytes, 0);
         receive.data[offset_bytes as usize..end].copy_from_slice(payload);
-        receive.placed.push((offset_bytes, end as u32));
+        match receive.placed.last_mut() {
+            Some(last) if last.1 == offset_bytes => last.1 = end as u32,
+            _ => receive.placed.push((offset_bytes, end as u32)),
+        }
+        let place = Place::Receive(receive.id);
+        self.note_placement(vi, place, offset_bytes, payload);
         true
     }
 
@@ -350,7 +392,7 @@ impl Host for TestHost {
 
     fn place_rdma_write(
         &mut self,
-        _vi: ViIndex,
+        vi: ViIndex,
         (address, handle): (u64, u32),
         offset_bytes: u32,
         payload: &[u8],
@@ -361,6 +403,8 @@ impl Host for TestHost {
             return false;
         }
         region.bytes[from..from + payload.len()].copy_from_slice(payload);
+        let place = Place::Region(handle, address);
+        self.note_placement(vi, place, offset_bytes, payload);
         true
     }
 
@@ -377,6 +421,8 @@ impl Host for TestHost {
         }
         send.data[offset_bytes as usize..end].copy_from_slice(payload);
         send.placed_bytes = end as u32;
+        let place = Place::Read(send.id);
+        self.note_placement(vi, place, offset_bytes, payload);
         true
     }
 
@@ -445,6 +491,6 @@ impl Host for TestHost {
     }
 
     fn random(&mut self) -> u32 {
-        self.rng.next() as u32
+        self.rng.next() as u32 & self.random_mask
     }
 }
