@@ -39,8 +39,10 @@ pub(crate) struct Poller {
     port_events: Vec<PortEvent>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
-    /// Recovery measures time: it is read in every turn.
+    /// Recovery measures time.
     timed: bool,
+    /// The turn before did something: the time that the clock read last is over.
+    worked: bool,
     /// Why the port carries nothing any more.
     pub(crate) failure: Option<PortFailure>,
     /// Turns taken, and turns that did something.
@@ -60,6 +62,7 @@ impl Poller {
     ) -> Self {
         Self {
             timed: engine.config().recovery.is_some(),
+            worked: true,
             engine,
             path,
             neighbours,
@@ -89,7 +92,7 @@ impl Poller {
         if self.turns.is_multiple_of(HOUSEKEEPING_TURNS) {
             worked = self.keep_house();
         }
-        let now_ns = self.now_ns();
+        let now_ns = self.turn_ns();
         if self.timed && self.serve_timers(now_ns) {
             self.settle(now_ns);
             worked = true;
@@ -99,9 +102,9 @@ impl Poller {
             worked |= self.serve(now_ns);
             self.settle(now_ns);
         }
-        let received = self.receive(now_ns);
-        self.busy_turns += u64::from(worked || received);
-        worked || received
+        self.worked = self.receive(now_ns) || worked;
+        self.busy_turns += u64::from(self.worked);
+        self.worked
     }
 
     /// A turn that looks at everything: before a thread goes to sleep on the port.
@@ -116,13 +119,13 @@ impl Poller {
         !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
-    /// The time as exactly as this NIC needs it.
+    /// The time for this turn. A turn that finds nothing takes no time worth reading.
     #[inline]
-    fn now_ns(&mut self) -> u64 {
-        if self.timed {
-            self.clock.now_ns()
-        } else {
-            self.clock.last_ns()
+    fn turn_ns(&mut self) -> u64 {
+        match (self.timed, self.worked) {
+            (true, true) => self.clock.now_ns(),
+            (true, false) => self.clock.turn_ns(),
+            (false, _) => self.clock.last_ns(),
         }
     }
 
@@ -242,7 +245,12 @@ impl Poller {
         if self.path.vi(vi).is_none_or(|path| path.queued) {
             return;
         }
-        let now_ns = self.now_ns();
+        let now_ns = if self.timed {
+            self.worked = false;
+            self.clock.now_ns()
+        } else {
+            self.clock.last_ns()
+        };
         if self.pump(now_ns, vi) != Pumped::Idle {
             self.path.enqueue(vi);
         }
