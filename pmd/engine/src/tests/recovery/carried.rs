@@ -2,7 +2,7 @@
 
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::FrameView;
-use fcvi_frame::iu::Opcode::{SendRequest, SendResponse, WriteRequest};
+use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
 
 use super::{RD, RR, US, acknowledgements, kept, msg_id, pair, write};
 use crate::testkit::host::Send;
@@ -122,7 +122,8 @@ fn what_a_frame_cannot_carry_is_told_as_ever() {
         net.inject(SERVER, &frames[0]);
         net.post_send(SERVER, b, &[2; 8]);
     };
-    let cases: [(&str, fn(&mut Net, ViIndex, ViIndex)); 3] = [
+    type Act = fn(&mut Net, ViIndex, ViIndex);
+    let cases: [(&str, Act); 3] = [
         ("immediate data", immediate),
         ("behind a gap", behind_a_gap),
         ("in part", in_part),
