@@ -174,14 +174,11 @@ impl Engine {
         iu: &IuView<'_>,
         host: &mut H,
     ) {
-        let flags = iu.header.flags & (message_request::ACKNOWLEDGES | message_request::IMMEDIATE);
-        if flags == message_request::ACKNOWLEDGES {
-            self.take_carried_acknowledgement(now_ns, vi, iu.header.parameter, host);
-        }
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
         if ep.rx.takes_whole(frame, iu) {
+            self.take_carried_acknowledgement(now_ns, vi, iu, host);
             if self.start_message(now_ns, vi, frame, iu, host) {
                 self.take_fragment(now_ns, vi, frame, iu, host);
             }
@@ -194,6 +191,9 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return;
         };
+        if at.may_come(run.msg_id) {
+            self.take_carried_acknowledgement(now_ns, vi, iu, host);
+        }
         let Some(gap) = self.order(now_ns, vi, run, frame, host) else {
             return;
         };
@@ -238,7 +238,7 @@ impl Engine {
             self.owe_acknowledgement(now_ns, vi, 0, true, host);
             return None;
         }
-        if distance >= MAX_UNANSWERED {
+        if !at.may_come(run.msg_id) {
             self.counters.count(Counter::DropOutOfWindow);
             return None;
         }

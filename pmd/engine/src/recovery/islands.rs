@@ -5,6 +5,8 @@
 
 use fcvi_frame::gaps::{MAX_RANGES, MissingRange};
 
+use crate::config::MAX_UNANSWERED;
+
 /// How far a stream got: everything before it is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
@@ -18,6 +20,12 @@ impl Position {
     /// How far this message is ahead; more than `i32::MAX`: it is behind.
     pub(crate) fn distance_to(self, msg_id: u32) -> u32 {
         msg_id.wrapping_sub(self.msg_id)
+    }
+
+    /// Is this message behind, or so far ahead as a peer may be?
+    pub(crate) fn may_come(self, msg_id: u32) -> bool {
+        let distance = self.distance_to(msg_id);
+        distance < MAX_UNANSWERED || distance > i32::MAX as u32
     }
 }
 

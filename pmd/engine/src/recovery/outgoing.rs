@@ -10,6 +10,7 @@
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, Sof};
+use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::gaps::{MissingRange, MissingRanges};
 use fcvi_frame::reason::MessageReason;
@@ -212,15 +213,21 @@ impl Engine {
         }
     }
 
-    /// A send or write that says up to which message everything is placed.
+    /// What a send or write says of our messages, if it does: up to which one everything is
+    /// placed.
     pub(super) fn take_carried_acknowledgement<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        msg_id: u32,
+        iu: &IuView<'_>,
         host: &mut H,
     ) {
-        let counter = match self.acknowledged(now_ns, vi, msg_id.wrapping_add(1), 0, host) {
+        let flags = iu.header.flags & (message_request::ACKNOWLEDGES | message_request::IMMEDIATE);
+        if flags != message_request::ACKNOWLEDGES {
+            return;
+        }
+        let next = iu.header.parameter.wrapping_add(1);
+        let counter = match self.acknowledged(now_ns, vi, next, 0, host) {
             Acknowledged::Newest => {
                 self.heard_of(now_ns, vi);
                 Counter::RxAcknowledgementsCarried
@@ -419,7 +426,8 @@ impl TxStream {
             if begun > 0 {
                 return Some((newest, begun - 1));
             }
-            let whole = newest.wrapping_sub(u32::from(self.message.is_some()));
+            // Behind it may be one that is just begun, or that failed here.
+            let whole = self.in_flight.newest_unanswered()?;
             let (_, frames) = self.sent_of(whole)?;
             return Some((whole, frames - 1));
         }

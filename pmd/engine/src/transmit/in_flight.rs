@@ -150,6 +150,14 @@ impl InFlight {
         self.entries.iter().position(wanted)
     }
 
+    /// The message ID of the newest one that waits for an answer.
+    pub(crate) fn newest_unanswered(&self) -> Option<u32> {
+        let mut newest_first = self.entries.iter().rev();
+        newest_first
+            .find(|entry| !entry.answered)
+            .map(|entry| entry.msg_id)
+    }
+
     /// The answer is here; returns what was waiting for it.
     pub(crate) fn answer(&mut self, at: usize) -> Option<Entry> {
         let entry = self.entries.get_mut(at).filter(|entry| !entry.answered)?;

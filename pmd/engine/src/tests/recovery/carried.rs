@@ -1,7 +1,8 @@
 //! Acknowledgements that a send or write of the other direction carries.
 
+use fcvi_frame::fcoe::Eof;
 use fcvi_frame::flags::message_request;
-use fcvi_frame::frame::FrameView;
+use fcvi_frame::frame::{FrameView, seal};
 use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
 
 use super::{RD, RR, US, acknowledgements, kept, msg_id, pair, write};
@@ -157,6 +158,33 @@ fn a_frame_that_is_sent_again_carries_nothing() {
     assert_eq!(net.log(CLIENT, a).len(), 2, "both are there");
 }
 
+/// A frame that is dropped for what it is acknowledges nothing.
+#[test]
+fn a_frame_that_does_not_fit_acknowledges_nothing() {
+    let (mut net, a, b) = pair(RD);
+    let (tx, _) = asked(&mut net, a, b);
+    let reply = kept(&mut net, |net| {
+        net.post_send(SERVER, b, &[2; 8]);
+    });
+    let far = msg_id(&reply[0]).wrapping_add(256).to_be_bytes();
+    // An offset that is no frame's; as far ahead as no peer may be.
+    for (at, bytes, counter) in [
+        (48, [0, 0, 0, 4], Counter::DropBadIu),
+        (60, far, Counter::DropOutOfWindow),
+    ] {
+        let mut changed = reply[0].clone();
+        changed[at..at + 4].copy_from_slice(&bytes);
+        let length = changed.len();
+        seal(&mut changed, length, Eof::T).expect("a legal length");
+        let before = net.count(CLIENT, counter);
+        net.inject(CLIENT, &changed);
+        assert_eq!(net.count(CLIENT, counter), before + 1, "{counter:?}");
+        assert_eq!(net.log(CLIENT, a), [], "{counter:?}");
+    }
+    net.inject(CLIENT, &reply[0]);
+    assert_eq!(net.log(CLIENT, a)[0], sent(tx, 8));
+}
+
 #[test]
 fn carried_acknowledgements_that_cannot_be_are_dropped() {
     let (mut net, a, b) = pair(RD);
@@ -173,7 +201,7 @@ fn carried_acknowledgements_that_cannot_be_are_dropped() {
         let said = request.wrapping_add(ahead);
         bytes[64..68].copy_from_slice(&said.to_be_bytes());
         let length = bytes.len();
-        fcvi_frame::frame::seal(&mut bytes, length, fcvi_frame::fcoe::Eof::T).expect("a length");
+        seal(&mut bytes, length, Eof::T).expect("a legal length");
         let before = net.count(CLIENT, counter);
         net.inject(CLIENT, &bytes);
         assert_eq!(net.count(CLIENT, counter), before + 1, "{ahead}");

@@ -156,6 +156,30 @@ fn a_fault_behind_a_read_is_told_although_the_window_counted_on_its_message() {
     assert_eq!(net.log(CLIENT, a), log);
 }
 
+/// What failed while it was sent cannot be asked with: what is in front of it is.
+#[test]
+fn a_lost_message_in_front_of_a_fault_is_sent_again() {
+    for level in [RD, RR] {
+        let (mut net, a, b) = pair(level);
+        net.post_receive(SERVER, b, 8);
+        let gone = Send {
+            data: vec![1; 5_000],
+            gone_from: Some(3_000),
+            ..Send::default()
+        };
+        kept(&mut net, |net| {
+            net.post_send(CLIENT, a, &[4; 8]);
+            net.post(CLIENT, a, gone);
+        });
+        net.advance(100 * MS);
+        assert_eq!(net.log(SERVER, b)[0], received(0, &[4; 8]), "{level:?}");
+        let failed = Status::PROTECTION.with(Status::PARTIAL);
+        let mut log = vec![sent(0, 8), send_failed(1, failed)];
+        log.extend(broken());
+        assert_eq!(net.log(CLIENT, a), log, "{level:?}");
+    }
+}
+
 /// The rights of a read are checked again when it is asked for again.
 #[test]
 fn a_repeated_read_of_memory_that_is_gone_is_refused() {
