@@ -110,6 +110,8 @@ impl ReceiveReap {
             }
             self.check(slot, &completed)
                 .map_err(|error| format!("message {} of {:?}: {error}", self.next, self.stream))?;
+        } else if status.is_transport_error() && !slot.shape.is_reliable() {
+            // A message of which the wire lost a part; the connection goes on.
         } else if status.is_flushed() || status.is_transport_error() {
             // A message that the end of the connection has cut.
             self.flushed += 1;
