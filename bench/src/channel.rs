@@ -12,13 +12,14 @@ use fcvi_frame::{Discriminator, NetAddress};
 use pmd_port::MacBytes;
 use serde::{Deserialize, Serialize};
 
+use crate::connections::{Admitted, Round};
 use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, is_flushed, status_text};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::plan::{Benchmark, Frames, Level, Test};
 
 /// Both ends must speak the same version of these messages.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// The longest message.
 const MESSAGE_BYTES: u32 = 1024;
@@ -88,6 +89,10 @@ pub(crate) enum Message {
     RawRound(RawRound),
     /// The round on the raw port is over: what was seen?
     RawStop,
+    /// Begin a round of connections.
+    Admit(Round),
+    /// The round of connections is over: what was seen?
+    Admissions,
     /// The run is over.
     Quit,
     /// Done; nothing to tell.
@@ -101,6 +106,8 @@ pub(crate) enum Message {
     },
     /// The round is over.
     Finished(Seen),
+    /// The round of connections is over.
+    Admitted(Admitted),
     /// It cannot be done.
     Refused(String),
 }
@@ -390,6 +397,15 @@ impl Channel {
         match self.ask(message)? {
             Message::Ready => Ok(()),
             answer => Err(out_of_place(&answer)),
+        }
+    }
+
+    /// The run is over: the other end is let go. It may be gone without its last word, which may
+    /// be lost.
+    pub(crate) fn quit(&mut self) -> Result<()> {
+        match self.tell(&Message::Quit) {
+            Ok(()) | Err(Error::Broken(_)) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 

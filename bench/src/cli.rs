@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::connections::STEPS;
 use crate::error::{Error, Result};
 use crate::plan::{Benchmark, Level, MAX_SIZE_BYTES, Op, Test};
 
@@ -30,6 +31,8 @@ pub enum Command {
     Bandwidth(Options),
     /// Messages delivered in a second, small messages one way (default: 64 bytes).
     Rate(Options),
+    /// Connections made and ended in a second, and whether memory stays as it is.
+    Connect(ConnectOptions),
     /// The second process of a run: answers the one that started it.
     #[command(hide = true)]
     Answer(AnswerOptions),
@@ -68,6 +71,34 @@ pub struct Options {
     /// Do not measure the raw port.
     #[arg(long)]
     pub no_control: bool,
+    /// Where the two ends are.
+    #[command(flatten)]
+    pub ends: Ends,
+}
+
+/// Options of a run of connections.
+#[derive(Clone, Debug, Args)]
+pub struct ConnectOptions {
+    /// How many connections, ten at least.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(i64::from(STEPS)..))]
+    pub connections: u32,
+    /// Of a hundred connections, how many are between two peers; the others are a client's.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=100), value_name = "PERCENT")]
+    pub peers: u32,
+    /// Reliability levels of the connections, in turn.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "rd")]
+    pub level: Vec<Level>,
+    /// Fail if the resident memory of an end grows by more than this after the first tenth.
+    #[arg(long, value_name = "KIB")]
+    pub max_growth: Option<u64>,
+    /// Where the two ends are.
+    #[command(flatten)]
+    pub ends: Ends,
+}
+
+/// Where the two ends of a run are, and where its results go.
+#[derive(Clone, Debug, Args)]
+pub struct Ends {
     /// Configuration of the NIC (TOML).
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -218,8 +249,8 @@ impl AnswerOptions {
 ///
 /// # Errors
 /// [`Error::Usage`].
-pub fn check(options: &Options) -> Result<()> {
-    if (options.listen || options.connect.is_some()) && options.config.is_none() {
+pub fn check(ends: &Ends) -> Result<()> {
+    if (ends.listen || ends.connect.is_some()) && ends.config.is_none() {
         return Err(Error::Usage(
             "two hosts need a configuration with the port between them: add --config FILE".into(),
         ));
@@ -242,7 +273,7 @@ mod tests {
             Command::Latency(options) | Command::Bandwidth(options) | Command::Rate(options) => {
                 options
             }
-            Command::Answer(_) => panic!("{line} is no measurement"),
+            Command::Connect(_) | Command::Answer(_) => panic!("{line} is no measurement"),
         }
     }
 
@@ -257,7 +288,7 @@ mod tests {
         assert_eq!((options.op, options.level), (Op::Send, Level::Rd));
         assert_eq!(options.seconds, Duration::from_secs(3));
         assert_eq!(options.batch, 16);
-        assert!(options.cores.is_none());
+        assert!(options.ends.cores.is_none());
         assert_eq!(options.tests(Benchmark::Latency).unwrap()[0].size_bytes, 8);
         assert_eq!(options.tests(Benchmark::Rate).unwrap()[0].size_bytes, 64);
         assert_eq!(
@@ -277,7 +308,7 @@ mod tests {
         assert_eq!(options.size, [8, 4096, 1 << 20]);
         assert_eq!(options.round(), Duration::from_millis(500));
         assert_eq!(options.warmup, Duration::ZERO);
-        assert_eq!(options.cores, Some(Cores { near: 0, far: 1 }));
+        assert_eq!(options.ends.cores, Some(Cores { near: 0, far: 1 }));
         assert_eq!(options.messages, Some(10));
         assert!(options.no_control);
         let tests = options.tests(Benchmark::Rate).unwrap();
@@ -298,6 +329,26 @@ mod tests {
     }
 
     #[test]
+    fn connections() {
+        let parsed = |line: &str| match parse(line).unwrap().command {
+            Command::Connect(options) => options,
+            _ => panic!("{line} is no run of connections"),
+        };
+        let usual = parsed("vibench connect");
+        assert_eq!((usual.connections, usual.peers), (10_000, 10));
+        assert_eq!((usual.level, usual.max_growth), (vec![Level::Rd], None));
+        let all = parsed(
+            "vibench connect --connections 20 --peers 0 --level ud,rr --max-growth 4 --connect x --config y",
+        );
+        assert_eq!((all.connections, all.peers), (20, 0));
+        assert_eq!(
+            (all.level, all.max_growth),
+            (vec![Level::Ud, Level::Rr], Some(4))
+        );
+        assert_eq!(all.ends.connect.as_deref(), Some("x"));
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for line in [
             "vibench",
@@ -314,6 +365,10 @@ mod tests {
             "vibench rate --op fetch",
             "vibench rate --messages 0",
             "vibench rate --listen --connect there",
+            "vibench connect --connections 9",
+            "vibench connect --peers 101",
+            "vibench connect --level re",
+            "vibench connect --max-growth -1",
         ] {
             assert!(parse(line).is_err(), "{line}");
         }
@@ -321,10 +376,10 @@ mod tests {
 
     #[test]
     fn two_hosts_need_a_configuration() {
-        assert!(check(&options("vibench rate --listen")).is_err());
-        assert!(check(&options("vibench rate --connect there")).is_err());
-        assert!(check(&options("vibench rate --connect there --config x")).is_ok());
-        assert!(check(&options("vibench rate")).is_ok());
+        assert!(check(&options("vibench rate --listen").ends).is_err());
+        assert!(check(&options("vibench rate --connect there").ends).is_err());
+        assert!(check(&options("vibench rate --connect there --config x").ends).is_ok());
+        assert!(check(&options("vibench rate").ends).is_ok());
     }
 
     #[test]

@@ -5,48 +5,40 @@ use std::time::Duration;
 
 use pmd::config::NicConfig;
 
-use crate::channel::{self, Channel, Message, RawRound, VERSION, out_of_place};
-use crate::cli::{self, AnswerOptions, Options};
+use crate::channel::{Channel, Message, RawRound, out_of_place};
+use crate::cli::{self, Options};
 use crate::control::RawEnd;
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::latency::Limit;
 use crate::nic::{self, Nic, Selection};
 use crate::open::{Near, Open};
 use crate::plan::{Benchmark, Frames, Level, Op, Test};
-use crate::process::{self, Partner, Stop};
+use crate::process::{Partner, Stop};
+use crate::reach::Reach;
 use crate::report::{self, ControlResult, TestResult};
 use crate::server;
 use crate::tally::{PING_PONG, Tally, new_histogram};
 
 /// Runs a command of the user.
 pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
-    cli::check(options)?;
+    cli::check(&options.ends)?;
     let stop = Stop::on_signals()?;
-    if options.listen {
-        return server::listen(options, &stop);
+    if options.ends.listen {
+        return server::listen(&options.ends, &stop);
     }
     let tests = options.tests(benchmark)?;
     let tag = std::process::id().to_string();
-    let selection = Selection {
-        config: options.config.clone(),
-        device: options.device.clone(),
-        segment: Some(format!("vibench-{tag}")),
-    };
+    let selection = Selection::of_run(&options.ends, &tag);
     let config = selection.load()?;
-    let partner = start_partner(options, &selection, &tag)?;
+    let partner = Partner::of_run(&options.ends, &selection, &tag)?;
     let nic = Nic::open(&config)?;
     let mut session = Session::connect(&nic, &config, options, &tag, stop)?;
     let (results, outcome) = session.measure_all(&tests);
-    if let Some(path) = &options.json {
+    if let Some(path) = &options.ends.json {
         report::write_json(path, &results)?;
     }
     if outcome.is_ok() {
-        match session.channel.tell(&Message::Quit) {
-            // Gone without its last word, which may be lost.
-            Ok(()) | Err(Error::Broken(_)) => {}
-            Err(error) => return Err(error),
-        }
+        session.channel.quit()?;
         drop(session);
         if let Some(partner) = partner {
             partner.finish();
@@ -55,37 +47,12 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
     outcome
 }
 
-/// Pins this end, and starts and pins the other one if it is on this host.
-fn start_partner(options: &Options, selection: &Selection, tag: &str) -> Result<Option<Partner>> {
-    if options.connect.is_some() {
-        if let Some(cores) = options.cores {
-            process::pin(cores.near)?;
-        }
-        return Ok(None);
-    }
-    let cores = process::choose_cores(options.cores)?;
-    match cores {
-        Some(cores) => process::pin(cores.near)?,
-        None => {
-            eprintln!("vibench: only one core: both ends take turns on it, the figures say little")
-        }
-    }
-    Partner::start(&AnswerOptions {
-        segment: selection.segment.clone(),
-        config: selection.config.clone(),
-        device: selection.device.clone(),
-        tag: tag.to_owned(),
-        core: cores.map(|cores| cores.far),
-    })
-    .map(Some)
-}
-
 struct Session<'a> {
     nic: &'a Nic,
     config: &'a NicConfig,
     options: &'a Options,
-    tag: &'a str,
     stop: Stop,
+    reach: Reach<'a>,
     channel: Channel,
     raw: Option<RawEnd>,
     raw_peer: Option<(pmd_port::MacBytes, usize)>,
@@ -100,40 +67,18 @@ impl<'a> Session<'a> {
         tag: &'a str,
         stop: Stop,
     ) -> Result<Self> {
-        let channel = Channel::asking(nic)?;
-        let mut session = Self {
+        let reach = Reach::new(nic, &options.ends, tag, stop.clone())?;
+        let channel = reach.channel()?;
+        Ok(Self {
             nic,
             config,
             options,
-            tag,
             stop,
+            reach,
             channel,
             raw: None,
             raw_peer: None,
             opened: 0,
-        };
-        session.connect_endpoint(session.channel.endpoint(), "control")?;
-        session.channel.tell(&Message::Hello { version: VERSION })?;
-        Ok(session)
-    }
-
-    fn connect_endpoint(&self, endpoint: &Endpoint, purpose: &str) -> Result<()> {
-        let tag = match self.options.connect {
-            Some(_) => server::PUBLIC_TAG,
-            None => self.tag,
-        };
-        let there = channel::discriminator(tag, purpose)?;
-        let here = channel::discriminator(self.tag, &format!("{purpose} from"))?;
-        let remote = match &self.options.connect {
-            Some(host) => self.nic.remote(host, there)?,
-            None => self.nic.local(there),
-        };
-        channel::connect(endpoint, &self.nic.local(here), &remote, || {
-            if self.stop.is_asked() {
-                Err(Error::Broken("interrupted".into()))
-            } else {
-                Ok(())
-            }
         })
     }
 
@@ -224,7 +169,8 @@ impl<'a> Session<'a> {
             return Err(out_of_place(&answer));
         };
         open.set_peer(memory);
-        self.connect_endpoint(open.endpoint(), &format!("data {number}"))?;
+        self.reach
+            .connect(open.endpoint(), &format!("data {number}"))?;
         Ok(open)
     }
 

@@ -179,6 +179,20 @@ impl Endpoint {
         provider::connect_request(self.vi, local, remote, timeout).map(|_| ())
     }
 
+    /// Connects with a VI that asks for us as we ask for it.
+    ///
+    /// # Errors
+    /// The stack's answer: [`VipError::Timeout`] when nobody asked.
+    pub fn request_peer(
+        &self,
+        local: &NetAddress,
+        remote: &NetAddress,
+        timeout: Timeout,
+    ) -> core::result::Result<(), VipError> {
+        provider::connect_peer_request(self.vi, local, remote, timeout)?;
+        provider::connect_peer_wait(self.vi).map(|_| ())
+    }
+
     /// Takes the connection that somebody asked for.
     ///
     /// # Errors

@@ -31,6 +31,8 @@ pub enum Error {
     },
     /// The connection is gone.
     Broken(String),
+    /// What was measured is not what was asked for.
+    Goal(String),
 }
 
 /// Short for a result with [`Error`].
@@ -72,7 +74,7 @@ impl fmt::Display for Error {
             } => write!(f, "{call}: {error}"),
             Self::Peer(text) => write!(f, "the other end: {text}"),
             Self::Port(text) => write!(f, "the raw port: {text}"),
-            Self::Usage(text) => f.write_str(text),
+            Self::Usage(text) | Self::Goal(text) => f.write_str(text),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
             Self::Broken(text) => write!(f, "connection broken: {text}"),
         }
@@ -84,7 +86,9 @@ impl std::error::Error for Error {
         match self {
             Self::Io { source, .. } => Some(source),
             Self::Call { error, .. } => Some(error),
-            Self::Peer(_) | Self::Port(_) | Self::Usage(_) | Self::Broken(_) => None,
+            Self::Peer(_) | Self::Port(_) | Self::Usage(_) | Self::Broken(_) | Self::Goal(_) => {
+                None
+            }
         }
     }
 }

@@ -15,11 +15,14 @@
 //! | `control` | the same traffic as frames of a raw port, with no protocol |
 //! | `driver`, `server` | the end that measures and reports; the end that answers |
 //! | `tally` | the rounds of one side, added up |
+//! | [`connections`] | connections made and ended, in place of messages |
+//! | `reach` | how the measuring end finds the answering one |
 //! | [`report`] | the table and the JSON file |
 //! | `process` | the second process, cores, signals |
 //! | `sync` | the crate's one door to atomics |
 
 pub mod cli;
+pub mod connections;
 pub mod endpoint;
 pub mod error;
 pub mod nic;
@@ -32,6 +35,7 @@ mod driver;
 mod latency;
 mod open;
 mod process;
+mod reach;
 mod read;
 mod server;
 mod stream;
@@ -51,6 +55,7 @@ pub fn run(cli: cli::Cli) -> ExitCode {
         cli::Command::Latency(options) => driver::run(plan::Benchmark::Latency, &options),
         cli::Command::Bandwidth(options) => driver::run(plan::Benchmark::Bandwidth, &options),
         cli::Command::Rate(options) => driver::run(plan::Benchmark::Rate, &options),
+        cli::Command::Connect(options) => connections::run(&options),
         cli::Command::Answer(options) => server::answer_parent(&options),
     };
     match outcome {

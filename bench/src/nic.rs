@@ -12,6 +12,7 @@ use vipl::{
     ErrorCode, ErrorDescriptor, ErrorHandler, NicAttributes, NicHandle, PtagHandle, provider,
 };
 
+use crate::cli::Ends;
 use crate::control::ETHERTYPE;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
@@ -28,6 +29,15 @@ pub struct Selection {
 }
 
 impl Selection {
+    /// What the options of a run select; without a configuration a segment of its own.
+    pub(crate) fn of_run(ends: &Ends, tag: &str) -> Self {
+        Self {
+            config: ends.config.clone(),
+            device: ends.device.clone(),
+            segment: Some(format!("vibench-{tag}")),
+        }
+    }
+
     /// The configuration that this selects.
     ///
     /// # Errors

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use core_affinity::CoreId;
 
-use crate::cli::{AnswerOptions, Cores};
+use crate::cli::{AnswerOptions, Cores, Ends};
 use crate::error::{Error, Result};
+use crate::nic::Selection;
 use crate::sync::{AtomicBool, Ordering};
 
 /// How long the second process may take to start or to end.
@@ -115,6 +116,33 @@ pub(crate) struct Partner {
 }
 
 impl Partner {
+    /// Pins this end, and starts and pins the other one if it is on this host.
+    pub(crate) fn of_run(ends: &Ends, selection: &Selection, tag: &str) -> Result<Option<Self>> {
+        if ends.connect.is_some() {
+            if let Some(cores) = ends.cores {
+                pin(cores.near)?;
+            }
+            return Ok(None);
+        }
+        let cores = choose_cores(ends.cores)?;
+        match cores {
+            Some(cores) => pin(cores.near)?,
+            None => {
+                eprintln!(
+                    "vibench: only one core: both ends take turns on it, the figures say little"
+                )
+            }
+        }
+        Self::start(&AnswerOptions {
+            segment: selection.segment.clone(),
+            config: selection.config.clone(),
+            device: selection.device.clone(),
+            tag: tag.to_owned(),
+            core: cores.map(|cores| cores.far),
+        })
+        .map(Some)
+    }
+
     /// Starts this program once more and waits until it can be connected to.
     pub(crate) fn start(options: &AnswerOptions) -> Result<Self> {
         let what = "the second process";

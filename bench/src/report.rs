@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::error::{Error, Result};
 use crate::plan::{Benchmark, Level, Op, Test};
 
-/// Half round trips in nanoseconds.
+/// Times in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Percentiles {
     /// Half of all are at most this.
@@ -25,18 +25,30 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Half of the round trips in a histogram of nanoseconds; `None` if it is empty.
-    pub fn half_of(round_trips_ns: &Histogram<u64>) -> Option<Self> {
-        if round_trips_ns.is_empty() {
+    /// The times in a histogram of nanoseconds; `None` if it is empty.
+    pub fn of(times_ns: &Histogram<u64>) -> Option<Self> {
+        if times_ns.is_empty() {
             return None;
         }
-        let half = |quantile: f64| round_trips_ns.value_at_quantile(quantile) as f64 / 2.0;
+        let time = |quantile: f64| times_ns.value_at_quantile(quantile) as f64;
         Some(Self {
-            p50: half(0.5),
-            p90: half(0.9),
-            p99: half(0.99),
-            p999: half(0.999),
-            max: round_trips_ns.max() as f64 / 2.0,
+            p50: time(0.5),
+            p90: time(0.9),
+            p99: time(0.99),
+            p999: time(0.999),
+            max: times_ns.max() as f64,
+        })
+    }
+
+    /// Half of the round trips in a histogram of nanoseconds; `None` if it is empty.
+    pub fn half_of(round_trips_ns: &Histogram<u64>) -> Option<Self> {
+        let whole = Self::of(round_trips_ns)?;
+        Some(Self {
+            p50: whole.p50 / 2.0,
+            p90: whole.p90 / 2.0,
+            p99: whole.p99 / 2.0,
+            p999: whole.p999 / 2.0,
+            max: whole.max / 2.0,
         })
     }
 }
@@ -209,13 +221,13 @@ pub fn table_row(result: &TestResult) -> String {
 ///
 /// # Errors
 /// [`Error::Io`] when the file cannot be written.
-pub fn write_json(path: &Path, results: &[TestResult]) -> Result<()> {
+pub fn write_json<T: Serialize>(path: &Path, results: &[T]) -> Result<()> {
     let text = serde_json::to_string_pretty(results)
         .map_err(|error| Error::io("results as JSON", error.into()))?;
     std::fs::write(path, text + "\n").map_err(|error| Error::io(path.display().to_string(), error))
 }
 
-fn nanoseconds(value: f64) -> String {
+pub(crate) fn nanoseconds(value: f64) -> String {
     match value {
         value if value < 10_000.0 => format!("{value:.0} ns"),
         value if value < 10_000_000.0 => format!("{:.1} us", value / 1e3),
@@ -223,7 +235,7 @@ fn nanoseconds(value: f64) -> String {
     }
 }
 
-fn scaled(value: f64) -> String {
+pub(crate) fn scaled(value: f64) -> String {
     match value {
         value if value < 1e3 => format!("{value:.0} "),
         value if value < 1e6 => format!("{:.1} k", value / 1e3),

@@ -6,7 +6,8 @@ use pmd::config::NicConfig;
 use vipl::{Timeout, VipError, provider};
 
 use crate::channel::{self, Channel, Message, RawRound, Seen, VERSION};
-use crate::cli::{AnswerOptions, Options};
+use crate::cli::{AnswerOptions, Ends};
+use crate::connections::{Round, far};
 use crate::control::RawEnd;
 use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::{Error, Result};
@@ -43,13 +44,13 @@ pub(crate) fn answer_parent(options: &AnswerOptions) -> Result<()> {
 }
 
 /// Answers other hosts, one after the other, until interrupted.
-pub(crate) fn listen(options: &Options, stop: &Stop) -> Result<()> {
-    if let Some(cores) = options.cores {
+pub(crate) fn listen(ends: &Ends, stop: &Stop) -> Result<()> {
+    if let Some(cores) = ends.cores {
         process::pin(cores.far)?;
     }
     let config = Selection {
-        config: options.config.clone(),
-        device: options.device.clone(),
+        config: ends.config.clone(),
+        device: ends.device.clone(),
         segment: None,
     }
     .load()?;
@@ -146,6 +147,7 @@ impl<'a> Answerer<'a> {
                 channel.answer(&answer)
             }
             Message::RawRound(round) => self.raw_round(&round, channel),
+            Message::Admit(round) => self.admit_round(&round, channel),
             Message::RawStop => match self.raw_seen.take() {
                 Some(seen) => channel.answer(&Message::Finished(seen?)),
                 None => Err(Error::Peer("has no round on the raw port".into())),
@@ -219,6 +221,20 @@ impl<'a> Answerer<'a> {
         channel.answer(&Message::Finished(outcome?))
     }
 
+    /// A round of connections; what came of it is told when it is asked for.
+    fn admit_round(&mut self, round: &Round, channel: &mut Channel) -> Result<()> {
+        let mut admission = far::Admission::new(self.nic, self.tag, round)?;
+        channel.answer(&Message::Ready)?;
+        let outcome = admission.run(channel);
+        while !channel.owes_answer() {
+            match channel.receive(None, || self.go_on())? {
+                Message::Admissions => {}
+                message => return Err(channel::out_of_place(&message)),
+            }
+        }
+        channel.answer(&Message::Admitted(admission.close(outcome)?))
+    }
+
     fn raw_round(&mut self, round: &RawRound, channel: &mut Channel) -> Result<()> {
         let Some(raw) = &mut self.raw else {
             return Err(Error::Port("is not open".into()));
@@ -234,6 +250,6 @@ impl<'a> Answerer<'a> {
 }
 
 /// The part of a reason that fits a message.
-fn shorten(text: &str) -> String {
+pub(crate) fn shorten(text: &str) -> String {
     text.chars().take(200).collect()
 }

@@ -151,6 +151,71 @@ fn rounds_of_a_number_of_messages() {
 }
 
 #[test]
+fn connections_of_clients_and_peers() {
+    let path = json_path("connect");
+    let output = vibench(&[
+        "connect",
+        "--connections",
+        "305",
+        "--peers",
+        "20",
+        "--level",
+        "rd,ud,rr",
+        "--max-growth",
+        "65536",
+        "--json",
+        path.to_str().unwrap(),
+    ]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let results: Value = serde_json::from_str(&text).unwrap();
+    let result = &results[0];
+    assert_eq!(result["benchmark"], "connect");
+    assert_eq!(result["connections"], 305, "{text}");
+    assert_eq!(result["half_made"], 0, "{text}");
+    assert!(result["ended_early"].is_null(), "{text}");
+    assert!(result["connections_per_s"].as_f64().unwrap() > 0.0);
+    assert!(result["setup_ns"]["p50"].as_f64().unwrap() > 0.0);
+    let steps = result["steps"].as_array().unwrap();
+    let levels: Vec<&Value> = steps.iter().map(|step| &step["level"]).collect();
+    assert_eq!(levels[..4], ["rd", "ud", "rr", "rd"]);
+    for step in steps {
+        assert!(step["resident_kib"].as_u64().unwrap() > 0, "{step}");
+        assert!(step["far_resident_kib"].as_u64().unwrap() > 0, "{step}");
+    }
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(table.lines().count(), 2 + 10 + 1, "{table}");
+}
+
+#[test]
+fn an_interrupt_ends_a_run_of_connections() {
+    let path = json_path("connect-interrupt");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_vibench"))
+        .args(["connect", "--connections", "100000000", "--json"])
+        .arg(&path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let head = lines.next().unwrap().unwrap();
+    assert!(head.starts_with("lv"), "{head}");
+    let interrupt = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(interrupt.success());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(child.wait().unwrap().success(), "{rest:?}");
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let results: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(results[0]["ended_early"], "interrupted", "{text}");
+    assert_eq!(results[0]["half_made"], 0, "{text}");
+}
+
+#[test]
 fn an_interrupt_ends_both_ends_and_keeps_what_was_measured() {
     let path = json_path("interrupt");
     let mut child = Command::new(env!("CARGO_BIN_EXE_vibench"))

@@ -67,7 +67,16 @@ impl<'a> Capture<'a> {
     ///
     /// # Panics
     /// If a frame is missing.
-    pub fn finish(mut self) -> Vec<Frame> {
+    pub fn finish(self) -> Vec<Frame> {
+        let rows = self.finish_with(&FIELDS, Occurrence::First);
+        rows.into_iter().map(|fields| Frame { fields }).collect()
+    }
+
+    /// The same with other fields of tshark, in their order; a field that a frame has not is empty.
+    ///
+    /// # Panics
+    /// If a frame is missing.
+    pub fn finish_with(mut self, fields: &[&str], occurrence: Occurrence) -> Vec<Vec<String>> {
         let expected = self.seen_by_interface() - self.seen_before;
         let what = format!("all {expected} frames");
         self.read_until(&what, |bytes| frames_in(bytes) >= expected);
@@ -83,7 +92,7 @@ impl<'a> Capture<'a> {
             expected,
             "frames after the end of the test's programs"
         );
-        let frames = dissect(&self.bytes);
+        let frames = dissect(&self.bytes, fields, occurrence);
         assert_eq!(
             frames.len() as u64,
             expected,
@@ -102,6 +111,16 @@ impl<'a> Capture<'a> {
             let senders: HashSet<&[u8]> = frames(bytes).filter_map(|f| f.get(6..12)).collect();
             senders.len() >= count
         });
+    }
+
+    /// Waits until a frame comes that fits, from now on.
+    ///
+    /// # Panics
+    /// If none comes in time.
+    pub fn wait_for_frame(&mut self, what: &str, fits: impl Fn(&[u8]) -> bool) {
+        self.bytes.extend(self.pieces.try_iter().flatten());
+        let before = frames(&self.bytes).count();
+        self.read_until(what, |bytes| frames(bytes).skip(before).any(&fits));
     }
 
     fn seen_by_interface(&self) -> u64 {
@@ -186,7 +205,7 @@ fn assert_no_drops(said: &str) {
 }
 
 /// What tshark is asked for of every frame.
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 13] = [
     "eth.type",
     "fcoe.crc.status",
     "fcoe.sof",
@@ -198,8 +217,12 @@ const FIELDS: [&str; 12] = [
     "fc.ox_id",
     "fc.seq_id",
     "fc.seq_cnt",
+    "fc.f_ctl",
     "frame.len",
 ];
+
+/// F_CTL of a frame that was sent before, byte for byte but for this bit.
+const RETRANSMITTED: u32 = 1 << 9;
 
 /// A frame as tshark took it apart; all numbers are tshark's text.
 #[derive(Clone, Debug)]
@@ -219,14 +242,21 @@ impl Frame {
         ["fc.s_id", "fc.d_id", "fc.ox_id", "fc.seq_id", "fc.seq_cnt"].map(|name| self.field(name))
     }
 
+    /// A frame that recovery sent again.
+    fn is_sent_again(&self) -> bool {
+        let digits = self.field("fc.f_ctl").trim_start_matches("0x");
+        let f_ctl = u32::from_str_radix(digits, 16).expect("F_CTL");
+        f_ctl & RETRANSMITTED != 0
+    }
+
     /// An information unit of FC-VI, not an extended link service.
     pub fn is_vi(&self) -> bool {
         self.field("fc.type") == "0x58"
     }
 
-    /// A frame of a send: unsolicited data.
+    /// A frame of a send that was not there before: unsolicited data.
     pub fn is_of_send(&self) -> bool {
-        self.is_vi() && self.field("fc.r_ctl") == "0x04"
+        self.is_vi() && self.field("fc.r_ctl") == "0x04" && !self.is_sent_again()
     }
 
     /// The length on the wire, without the frame check sequence.
@@ -240,27 +270,40 @@ impl Frame {
     }
 }
 
-fn dissect(bytes: &[u8]) -> Vec<Frame> {
+/// Which of several values of a field is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Occurrence {
+    /// The first.
+    First,
+    /// All, with commas between them.
+    All,
+}
+
+/// What tshark shows of the fields of each frame in a capture file.
+pub(crate) fn dissect(bytes: &[u8], fields: &[&str], occurrence: Occurrence) -> Vec<Vec<String>> {
     let scratch = Scratch::new("capture");
     let file = scratch.file("frames.pcap");
     fs::write(&file, bytes).expect("room for the capture");
+    let occurrence = match occurrence {
+        Occurrence::First => "occurrence=f",
+        Occurrence::All => "occurrence=a",
+    };
     let mut tshark = Command::new("tshark");
     tshark
-        .args(["-n", "-T", "fields", "-E", "occurrence=f", "-r"])
+        .args(["-n", "-T", "fields", "-E", occurrence, "-r"])
         .arg(&file);
-    for field in FIELDS {
+    for field in fields {
         tshark.args(["-e", field]);
     }
     let output = succeed(&mut tshark);
     String::from_utf8_lossy(&output.stdout)
         .lines()
-        .map(|line| Frame {
-            fields: line.split('\t').map(str::to_owned).collect(),
-        })
+        .map(|line| line.split('\t').map(str::to_owned).collect())
         .collect()
 }
 
-/// Every frame is a valid FCoE frame of FC-VI, or a probe, and no two have the same identity.
+/// Every frame is a valid FCoE frame of FC-VI, or a probe, and no two have the same identity, but
+/// for those that recovery sent again.
 ///
 /// # Panics
 /// If not, with the frame.
@@ -280,6 +323,9 @@ pub fn judge(frames: &[Frame]) {
         // Class 3: a sequence is initiated, or goes on; it goes on further, or ends.
         expect("fcoe.sof", &["0x2e", "0x36"]);
         expect("fcoe.eof", &["0x41", "0x42"]);
+        if frame.is_sent_again() {
+            continue;
+        }
         if let Some(first) = identities.insert(frame.identity(), number) {
             panic!("frames {first} and {number} have the same identity: {frame:?}");
         }

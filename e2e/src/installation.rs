@@ -21,6 +21,22 @@ pub fn built() -> PathBuf {
     deps.parent().expect("tests lie one deeper").to_path_buf()
 }
 
+/// `vibench` as it ships: optimised, which the tests themselves are not.
+///
+/// # Panics
+/// If it is not built.
+pub fn vibench() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace().join("target"), PathBuf::from);
+    let program = target.join("release/vibench");
+    assert!(
+        program.exists(),
+        "{} is missing: cargo build --release -p vibench",
+        program.display()
+    );
+    program
+}
+
 /// The C examples, installed where every user can run them.
 #[derive(Debug)]
 pub struct Installation {

@@ -8,8 +8,12 @@
 //! | room | what is in it |
 //! | --- | --- |
 //! | [`wire`] | two network namespaces and a veth pair between them |
+//! | [`segment`] | a bridge in a network namespace, and its taps |
+//! | [`linux_peer`] | a Linux kernel as a Fibre Channel port on such a segment |
+//! | [`own_port`] | a port of ours, which tells what it sees |
 //! | [`process`] | a program that cannot outlive its test, and what it says |
 //! | [`capture`] | every frame at one end of a wire, as tshark sees it |
+//! | [`port_frames`] | the frames of discovery and login in such a capture |
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
 //! | [`nics`] | configuration files |
 //! | [`scratch`] | directories that go with their test |
@@ -22,9 +26,13 @@
 
 pub mod capture;
 pub mod installation;
+pub mod linux_peer;
 pub mod nics;
+pub mod own_port;
+pub mod port_frames;
 pub mod process;
 pub mod report;
 pub mod scratch;
+pub mod segment;
 pub mod sync;
 pub mod wire;

@@ -88,6 +88,13 @@ impl NicText {
         ))
     }
 
+    /// A host on whose network the ports find each other.
+    pub fn discovering(interface: &str, host: &str) -> Self {
+        Self(format!(
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"{interface}\"\nhost = \"{host}\"\n"
+        ))
+    }
+
     /// A further NIC on the end of a wire: `number` tells them apart, and the two ends of each belong together.
     pub fn further_af_packet(end: End, name: &str, number: u8) -> Self {
         let host = |end: End| format!("192.0.2.{}", 16 * number + end.place());

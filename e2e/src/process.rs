@@ -191,10 +191,18 @@ impl Running {
     /// # Panics
     /// If it does not come in time.
     pub fn wait_for(&mut self, start: &str, limit: Duration) -> Line {
+        self.wait_until(start, limit, |line| line.starts_with(start))
+    }
+
+    /// Waits for a line that fits, which is called `what` when it does not come; each line is found once.
+    ///
+    /// # Panics
+    /// If it does not come in time.
+    pub fn wait_until(&mut self, what: &str, limit: Duration, fits: impl Fn(&str) -> bool) -> Line {
         let deadline = Instant::now() + limit;
         loop {
-            let fits = |at: &usize| self.said[*at].text.starts_with(start);
-            if let Some(found) = self.unclaimed.iter().position(fits) {
+            let is_it = |at: &usize| fits(&self.said[*at].text);
+            if let Some(found) = self.unclaimed.iter().position(is_it) {
                 return self.said[self.unclaimed.remove(found)].clone();
             }
             let left = deadline.saturating_duration_since(Instant::now());
@@ -202,19 +210,38 @@ impl Running {
                 Ok(line) => self.hear(line),
                 Err(RecvTimeoutError::Timeout) => {
                     panic!(
-                        "{} did not say {start:?} in {limit:?}\n{}",
+                        "{} did not say {what:?} in {limit:?}\n{}",
                         self.name,
                         self.text()
                     )
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     panic!(
-                        "{} ended without saying {start:?}\n{}",
+                        "{} ended without saying {what:?}\n{}",
                         self.name,
                         self.text()
                     )
                 }
             }
+        }
+    }
+
+    /// Waits for as long, and nothing may be said meanwhile.
+    ///
+    /// # Panics
+    /// If something is said, or the program ends.
+    pub fn stay_silent(&mut self, time: Duration) {
+        match self.lines.recv_timeout(time) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => {
+                panic!("{} ended\n{}", self.name, self.text())
+            }
+            Ok(line) => panic!(
+                "{} was to be silent, and said {:?}\n{}",
+                self.name,
+                line.text,
+                self.text()
+            ),
         }
     }
 

@@ -13,6 +13,8 @@ use crate::process::{command, program, require_root, succeed};
 
 /// Looks at a link until it carries frames; each look is a process.
 const LINK_LOOKS: u32 = 1000;
+/// Name of the table that forwards frames on a lossy wire.
+const FORWARDS: &str = "forwards";
 
 /// A network namespace.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut keeper = Command::new("unshare")
             .args(["--net", "--", "cat"])
             .stdin(Stdio::piped())
@@ -39,6 +41,11 @@ impl Namespace {
         );
         keeper.stdin = Some(input);
         Self { keeper }
+    }
+
+    /// How `ip` names it from outside.
+    pub(crate) fn id(&self) -> u32 {
+        self.keeper.id()
     }
 
     /// A program inside the namespace.
@@ -76,6 +83,14 @@ impl Namespace {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    fn up(&self, interface: &str, mtu_bytes: u32) {
+        // Without an address of its own IPv6 is silent.
+        self.ip(&format!(
+            "link set {interface} mtu {mtu_bytes} addrgenmode none"
+        ));
+        self.ip(&format!("link set {interface} up"));
+    }
+
     /// What `ip` tells of an interface.
     ///
     /// # Panics
@@ -102,6 +117,8 @@ pub struct Wire {
     pub left: Namespace,
     /// The namespace of interface `right`.
     pub right: Namespace,
+    /// The namespace between them, if frames are lost on the way.
+    middle: Option<Namespace>,
 }
 
 impl Wire {
@@ -114,6 +131,7 @@ impl Wire {
         let wire = Self {
             left: Namespace::new(),
             right: Namespace::new(),
+            middle: None,
         };
         wire.join(mtu_bytes);
         wire
@@ -134,11 +152,7 @@ impl Wire {
             self.right.keeper.id()
         ));
         for (namespace, interface) in self.ends() {
-            // Without an address of its own IPv6 is silent.
-            namespace.ip(&format!(
-                "link set {interface} mtu {mtu_bytes} addrgenmode none"
-            ));
-            namespace.ip(&format!("link set {interface} up"));
+            namespace.up(interface, mtu_bytes);
         }
         self.wait_for_carrier();
     }
@@ -155,6 +169,62 @@ impl Wire {
                 "{interface} does not come up"
             );
         }
+    }
+
+    /// A wire on which the kernel loses so many of 10,000 frames at random, each way: it forwards them in a namespace
+    /// between the two. Needs nftables.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn lossy(mtu_bytes: u32, of_ten_thousand: u32) -> Self {
+        require_root();
+        let middle = Namespace::new();
+        let wire = Self {
+            left: Namespace::new(),
+            right: Namespace::new(),
+            middle: None,
+        };
+        for (namespace, interface) in wire.ends() {
+            middle.ip(&format!(
+                "link add to-{interface} type veth peer name {interface} netns {}",
+                namespace.keeper.id()
+            ));
+            middle.up(&format!("to-{interface}"), mtu_bytes);
+            namespace.up(interface, mtu_bytes);
+        }
+        wire.wait_for_carrier();
+        let chain = |from: &str, to: &str| {
+            format!(
+                "chain {from} {{\ntype filter hook ingress device to-{from} priority 0;\n\
+                 numgen random mod 10000 < {of_ten_thousand} counter drop\nfwd to \"to-{to}\"\n}}\n"
+            )
+        };
+        let chains = chain("left", "right") + &chain("right", "left");
+        let rules = format!("table netdev {FORWARDS} {{\n{chains}}}\n");
+        succeed(middle.program("nft").arg(rules));
+        Self {
+            middle: Some(middle),
+            ..wire
+        }
+    }
+
+    /// Frames that were lost on their way from `left` and from `right`.
+    ///
+    /// # Panics
+    /// If the wire is not a lossy one.
+    pub fn lost(&self) -> Vec<u64> {
+        let middle = self.middle.as_ref().expect("a lossy wire");
+        let mut command = middle.program("nft");
+        let output = succeed(command.args(["-j", "list", "table", "netdev", FORWARDS]));
+        let listing: Value = serde_json::from_slice(&output.stdout).expect("JSON of nft");
+        let objects = listing["nftables"].as_array().expect("a list");
+        let rules = objects
+            .iter()
+            .filter_map(|object| object["rule"]["expr"].as_array());
+        let counts = rules
+            .flatten()
+            .filter_map(|part| part["counter"]["packets"].as_u64());
+        counts.collect()
     }
 
     fn ends(&self) -> [(&Namespace, &str); 2] {

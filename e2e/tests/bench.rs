@@ -1,9 +1,8 @@
 //! vibench between two hosts.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
-use e2e::installation::workspace;
+use e2e::installation::vibench;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running};
 use e2e::scratch::Scratch;
@@ -16,19 +15,6 @@ const GOAL: f64 = 0.7;
 const RUNS: usize = 5;
 /// The name of the listening host in the other one's hosts file.
 const LISTENER: &str = "bench-host.example";
-
-/// The program as it ships: optimised, which the tests themselves are not.
-fn vibench() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| workspace().join("target"), PathBuf::from);
-    let program = target.join("release/vibench");
-    assert!(
-        program.exists(),
-        "{} is missing: cargo build --release -p vibench",
-        program.display()
-    );
-    program
-}
 
 struct TwoHosts {
     wire: Wire,

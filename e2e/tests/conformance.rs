@@ -15,12 +15,13 @@ use e2e::wire::Wire;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The NICs that the suite wants (vipl/capi/tests/common): one as usual, one that has little of everything,
-/// two on bad wires, and one to be damaged. What the second and the last one are for stays within a process.
+/// two on bad wires, whose frames are lost for good, and one to be damaged. What the second and the last one are for stays within a process.
 fn nics(end: End, segments: &Path) -> NicText {
     let bad = |name: &str, number: u8, fault: &str| {
         NicText::further_af_packet(end, name, number)
             .quick()
             .key("probe_interval_ms", 100)
+            .key("recovery", false)
             .key("fault", format!("{{ {fault} }}"))
     };
     NicText::af_packet(end)
@@ -119,7 +120,8 @@ fn between_two_hosts(phase: &str) {
             .arg(hosts.files.path())
             .env("VIADUCT_CONFIG", &hosts.here)
             .env("FRAGILE_SEGMENT", hosts.fragile_segment())
-            .env("VIPL_TEST_PEER", &far);
+            .env("VIPL_TEST_PEER", &far)
+            .env("VIPL_TEST_RECOVERY", "1");
         let said = Running::start(name, &mut command).succeed(PATIENCE);
         assert!(said.contains(" passed, 0 failed\n"), "{name}: {said}");
         let ran = said.lines().filter(|line| line.starts_with("run ")).count();

@@ -41,10 +41,10 @@ impl Between {
         }
     }
 
-    fn wire(faults: [u32; 4]) -> Self {
+    fn wire(faults: [u32; 4], recovery: bool) -> Self {
         let files = Scratch::new("faults");
         for (seed, name, end) in [(21, "sink", End::Left), (22, "source", End::Right)] {
-            let text = NicText::af_packet(end).quick();
+            let text = NicText::af_packet(end).quick().key("recovery", recovery);
             let text = text.faults(Faults { seed, ppm: faults });
             text.write(&files, name);
         }
@@ -160,7 +160,7 @@ fn unreliable_delivery_under_faults_on_shared_memory() {
 
 #[test]
 fn unreliable_delivery_under_faults_on_a_wire() {
-    unreliable(&Between::wire(ONE_PERCENT), "veth");
+    unreliable(&Between::wire(ONE_PERCENT, true), "veth");
 }
 
 /// The end of one connection, as one side has told it.
@@ -247,7 +247,7 @@ fn reliable_delivery_under_faults_on_shared_memory() {
 
 #[test]
 fn reliable_delivery_under_faults_on_a_wire() {
-    reliable(&Between::wire(ONE_PERCENT), "veth");
+    reliable(&Between::wire(ONE_PERCENT, false), "veth");
 }
 
 /// What harms no message breaks no connection.
@@ -264,4 +264,25 @@ fn reliable_delivery_survives_doubled_frames() {
         assert_eq!((end.messages, end.losses), (400, 1), "{sink}");
     }
     assert!(Report::read(&sink).get("drop_duplicate") > 0, "{sink}");
+}
+
+/// What is lost, overtaken or damaged is sent again, and nothing of it shows.
+#[test]
+fn recovery_makes_good_what_a_wire_does() {
+    let between = Between::wire(ONE_PERCENT, true);
+    let (sink_text, source_text) = between.run(
+        "rd",
+        &["--rounds", "5"],
+        &["--rounds", "5", "--messages", "500"],
+    );
+    let (sink, source) = (Report::read(&sink_text), Report::read(&source_text));
+    assert_eq!(source.get("unbroken"), 5, "{source_text}");
+    for end in rounds(&sink_text) {
+        assert_eq!((end.messages, end.losses), (500, 1), "{sink_text}");
+    }
+    assert!(source.get("frames_resent") > 0, "{source:?}");
+    assert!(sink.get("ahead_placed") > 0, "{sink:?}");
+    assert_faults_happened(&sink, &source);
+    assert_nothing_leaked("sink", &sink);
+    assert_nothing_leaked("source", &source);
 }

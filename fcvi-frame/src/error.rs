@@ -44,10 +44,22 @@ pub enum Field {
     Discriminator,
     /// The reliability bits of FCVI_ATTRIBUTES.
     Reliability,
+    /// The payload of a gap report.
+    MissingRanges,
     /// The payload of an extended link service.
     ElsPayload,
     /// The command code of an extended link service.
     ElsCommand,
+    /// The FIP version.
+    FipVersion,
+    /// The length of a FIP descriptor list.
+    FipLength,
+    /// Opcode and subcode of a FIP frame.
+    FipOperation,
+    /// A FIP descriptor.
+    FipDescriptor,
+    /// The payload of a basic link service.
+    BlsPayload,
 }
 
 impl fmt::Display for Field {
@@ -72,8 +84,14 @@ impl fmt::Display for Field {
             Field::HostAddress => "host address",
             Field::Discriminator => "discriminator",
             Field::Reliability => "reliability",
+            Field::MissingRanges => "missing ranges",
             Field::ElsPayload => "ELS payload",
             Field::ElsCommand => "ELS command",
+            Field::FipVersion => "FIP version",
+            Field::FipLength => "FIP descriptor list",
+            Field::FipOperation => "FIP operation",
+            Field::FipDescriptor => "FIP descriptor",
+            Field::BlsPayload => "BLS payload",
         })
     }
 }
@@ -98,6 +116,10 @@ pub enum Reason {
     BadCrc,
     /// Text that is not of this form.
     BadSyntax,
+    /// It must be there and is not.
+    Missing,
+    /// It is there twice.
+    Repeated,
 }
 
 impl fmt::Display for Reason {
@@ -111,6 +133,8 @@ impl fmt::Display for Reason {
             Reason::Reserved => "is reserved",
             Reason::BadCrc => "is wrong",
             Reason::BadSyntax => "is not written correctly",
+            Reason::Missing => "is missing",
+            Reason::Repeated => "is repeated",
         })
     }
 }
@@ -147,7 +171,7 @@ pub enum EmitError {
         /// How many are needed.
         needed_bytes: usize,
     },
-    /// No FCoE frame has this length.
+    /// No frame of this kind has this length.
     FrameLength {
         /// The length that was asked for.
         frame_bytes: usize,
@@ -164,7 +188,7 @@ impl fmt::Display for EmitError {
                 )
             }
             EmitError::FrameLength { frame_bytes } => {
-                write!(f, "no FCoE frame has {frame_bytes} bytes")
+                write!(f, "no frame of this kind has {frame_bytes} bytes")
             }
         }
     }

@@ -1,12 +1,12 @@
 //! FCVI_FLAGS: one byte whose bits depend on the class of the IU [P-6].
 //!
-//! | Class | 7 | 6 | 5 | 4 | 3 |
-//! | --- | --- | --- | --- | --- | --- |
-//! | message request | immediate data | response requested | reliability | reliability | queue fence |
-//! | message response | error | last | cumulative | | |
-//! | connect request | mode | mode | retry | | |
-//! | connect response | mode | mode | retry | error | |
-//! | disconnect | error | reply expected | | | |
+//! | Class | 7 | 6 | 5 | 4 | 3 | 2 |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | message request | immediate data | response requested | reliability | reliability | queue fence | acknowledges |
+//! | message response | error | last | cumulative | | | |
+//! | connect request | mode | mode | retry | | | |
+//! | connect response | mode | mode | retry | error | | |
+//! | disconnect | error | reply expected | | | | |
 //!
 //! All other bits are sent as 0 and ignored.
 
@@ -92,6 +92,9 @@ pub mod message_request {
         super::WireReliability::MASK << flag::MESSAGE_REQUEST_RELIABILITY_SHIFT;
     /// The descriptor had its queue fence set; for information.
     pub const FENCE: u8 = flag::MESSAGE_REQUEST_FENCE;
+    /// FCVI_PARAMETER, which is not immediate data then, stands for every message of the other
+    /// direction up to it [P-16].
+    pub const ACKNOWLEDGES: u8 = flag::MESSAGE_REQUEST_ACKNOWLEDGES;
 }
 
 /// FCVI_SEND_RESP, FCVI_WRITE_RESP, FCVI_READ_RESP.
@@ -187,6 +190,7 @@ mod tests {
                 message_request::RESPONSE_REQUESTED,
                 message_request::RELIABILITY,
                 message_request::FENCE,
+                message_request::ACKNOWLEDGES,
             ],
             &[
                 message_response::ERROR,

@@ -145,7 +145,7 @@ impl<'a> FrameView<'a> {
 
 /// Only the last frame of a sequence may have fill, and not more than it has bytes.
 #[inline]
-fn without_fill(f_ctl: FCtl, data_field: &[u8]) -> Result<&[u8], ParseError> {
+pub(crate) fn without_fill(f_ctl: FCtl, data_field: &[u8]) -> Result<&[u8], ParseError> {
     let fill_bytes = f_ctl.fill_bytes();
     if fill_bytes == 0 {
         return Ok(data_field);

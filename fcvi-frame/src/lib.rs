@@ -7,15 +7,15 @@
 //!  14  FCoE header, SOF         14               fcoe
 //!  28  FC header                24               fc
 //!  52  device_header            16 or 32         device_header, iu, flags, reason
-//!      payload and fill         0..              connect, els
+//!      payload and fill         0..              connect, gaps, els, bls
 //!      FC CRC                    4               crc
 //!      EOF, reserved             4               fcoe
 //! ```
 //!
-//! [`frame`] reads and writes whole frames; [`profile`] is the one table of the
-//! values that are our own choice and not taken from a standard. Every type is
-//! read by `parse` and written by `emit`. No input can make either panic, and
-//! neither allocates.
+//! [`frame`] reads and writes whole frames, [`fip`] those of FCoE's control
+//! protocol; [`profile`] is the one table of the values that are our own choice
+//! and not taken from a standard. Every type is read by `parse` and written by
+//! `emit`. No input can make either panic, and neither allocates.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -33,6 +33,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod bls;
 pub mod connect;
 pub mod crc;
 pub mod device_header;
@@ -41,8 +42,10 @@ pub mod error;
 pub mod ethernet;
 pub mod fc;
 pub mod fcoe;
+pub mod fip;
 pub mod flags;
 pub mod frame;
+pub mod gaps;
 pub mod iu;
 pub mod profile;
 pub mod reason;

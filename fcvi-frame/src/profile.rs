@@ -87,6 +87,7 @@ pub(crate) mod flag {
     pub(crate) const MESSAGE_REQUEST_RESPONSE_REQUESTED: u8 = 0x40;
     pub(crate) const MESSAGE_REQUEST_RELIABILITY_SHIFT: u32 = 4;
     pub(crate) const MESSAGE_REQUEST_FENCE: u8 = 0x08;
+    pub(crate) const MESSAGE_REQUEST_ACKNOWLEDGES: u8 = 0x04;
     pub(crate) const MESSAGE_RESPONSE_ERROR: u8 = 0x80;
     pub(crate) const MESSAGE_RESPONSE_LAST: u8 = 0x40;
     /// [P-16]

@@ -1,6 +1,8 @@
 //! Golden frames against the values that they stand for, in both directions.
 
 mod common;
+#[path = "golden/linux.rs"]
+mod linux;
 
 use std::collections::BTreeSet;
 
@@ -9,7 +11,6 @@ use fcvi_frame::connect::{
     Attributes, ConnectRequest, ConnectResponse, Discriminator, HostAddress, NetAddress,
 };
 use fcvi_frame::device_header::DeviceHeader;
-use fcvi_frame::els::Adisc;
 use fcvi_frame::error::{Field, ParseError, Reason};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, Sof};
@@ -17,6 +18,7 @@ use fcvi_frame::flags::{
     WireReliability, connect_response, disconnect, message_request, message_response,
 };
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
+use fcvi_frame::gaps::{self, MissingRange};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 use fcvi_frame::{MacAddress, profile};
@@ -183,7 +185,35 @@ fn send_ius() -> Vec<Expected> {
             ),
             &[],
         ),
+        gap_report(),
     ]
+}
+
+/// The message after MSG_ID is there up to 2872, and three ranges are missing.
+fn gap_report() -> Expected {
+    let range = |ahead: u32, offset_bytes, length_bytes| MissingRange {
+        msg_id: MSG_ID + ahead,
+        offset_bytes,
+        length_bytes,
+    };
+    let mut payload = [0; 36];
+    let ranges = [range(1, 2872, 1436), range(1, 8616, 0), range(3, 0, 2872)];
+    assert_eq!(gaps::emit(&ranges, &mut payload), 36);
+    let mut report = ours(
+        "fcvi_send_resp_gaps",
+        profile::F_CTL_FINAL_REPLY.union(FCtl::RELATIVE_OFFSET),
+        (2, 7, 0x1007, 0x1007),
+        device(
+            Opcode::SendResponse,
+            HANDLE_A,
+            message_response::CUMULATIVE,
+            MSG_ID,
+            MessageReason::Gaps.to_parameter(),
+        ),
+        &payload,
+    );
+    report.header.fc.parameter = 2872;
+    report
 }
 
 fn write_and_read_ius() -> Vec<Expected> {
@@ -330,84 +360,6 @@ fn connection_ius() -> Vec<Expected> {
     ]
 }
 
-/// A Linux kernel's frame, in the terms of its FC header.
-fn linux(name: &'static str, r_ctl: RCtl, fc_type: FcType, f_ctl: u32, payload: &[u8]) -> Expected {
-    let one = NPortId::from_bytes([0, 0, 1]);
-    let two = NPortId::from_bytes([0, 0, 2]);
-    let from_two = name == "linux_adisc";
-    let (s_id, d_id) = if from_two { (two, one) } else { (one, two) };
-    Expected {
-        name,
-        header: FrameHeader {
-            dst: MacAddress::vn2vn(d_id),
-            src: MacAddress::vn2vn(s_id),
-            sof: Sof::I3,
-            fc: FcHeader {
-                r_ctl,
-                d_id,
-                cs_ctl: 0,
-                s_id,
-                fc_type,
-                f_ctl: FCtl(f_ctl),
-                seq_id: 0,
-                df_ctl: 0,
-                seq_cnt: 0,
-                ox_id: 0,
-                rx_id: 0xFFFF,
-                parameter: 0,
-            },
-            device: None,
-        },
-        eof: Eof::T,
-        payload: payload.to_vec(),
-    }
-}
-
-fn linux_adisc() -> Adisc {
-    Adisc {
-        hard_address: NPortId::default(),
-        port_name: 0x2000_5254_0000_0002,
-        node_name: 0x1000_5254_0000_0002,
-        n_port_id: NPortId::from_bytes([0, 0, 2]),
-    }
-}
-
-fn linux_adisc_accept() -> Adisc {
-    Adisc {
-        hard_address: NPortId::default(),
-        port_name: 0x2000_5254_0000_0001,
-        node_name: 0x1000_5254_0000_0001,
-        n_port_id: NPortId::from_bytes([0, 0, 1]),
-    }
-}
-
-fn linux_frames() -> Vec<Expected> {
-    let mut request = [0; Adisc::BYTES];
-    linux_adisc().emit_request(&mut request);
-    let mut accept = [0; Adisc::BYTES];
-    linux_adisc_accept().emit_accept(&mut accept);
-    let mut disk = b"HELLO FROM LIO\n".to_vec();
-    disk.resize(4096, 0);
-    let (data, fcp) = (RCtl::SolicitedData, FcType::Fcp);
-    let mut first = linux("linux_fcp_data_first", data, fcp, 0x80_0008, &disk[..2112]);
-    first.eof = Eof::N;
-    let mut last = linux("linux_fcp_data_last", data, fcp, 0x88_0008, &disk[2112..]);
-    last.header.sof = Sof::N3;
-    last.header.fc.seq_cnt = 1;
-    last.header.fc.parameter = 2112;
-    for frame in [&mut first, &mut last] {
-        frame.header.fc.seq_id = 1;
-        frame.header.fc.rx_id = 0;
-    }
-    let els = FcType::Els;
-    vec![
-        linux("linux_adisc", RCtl::ElsRequest, els, 0x29_0000, &request),
-        linux("linux_adisc_acc", RCtl::ElsReply, els, 0x99_0000, &accept),
-        first,
-        last,
-    ]
-}
-
 fn crc_vector() -> Expected {
     let unused = device(Opcode::SendRequest, 0, 0, 0, 0);
     let mut vector = ours(
@@ -425,7 +377,7 @@ fn crc_vector() -> Expected {
 fn all_expected() -> Vec<Expected> {
     let mut all = message_ius();
     all.extend(connection_ius());
-    all.extend(linux_frames());
+    all.extend(linux::frames());
     all.push(crc_vector());
     all
 }
@@ -443,6 +395,7 @@ fn every_file_is_listed_and_every_frame_expected() {
     let files: BTreeSet<String> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".hex"))
         .collect();
     let listed = golden_frames();
     let listed: BTreeSet<String> = listed.iter().map(|(n, _)| format!("{n}.hex")).collect();
@@ -511,12 +464,6 @@ fn golden_payloads_are_read() {
     let bytes = golden("fcvi_connect_resp1");
     let payload = FrameView::parse(&bytes).unwrap().iu().unwrap().payload;
     assert_eq!(ConnectResponse::parse(payload), Ok(connect_response()));
-    let bytes = golden("linux_adisc");
-    let payload = FrameView::parse(&bytes).unwrap().data_field();
-    assert_eq!(Adisc::parse_request(payload), Ok(linux_adisc()));
-    let bytes = golden("linux_adisc_acc");
-    let payload = FrameView::parse(&bytes).unwrap().data_field();
-    assert_eq!(Adisc::parse_accept(payload), Ok(linux_adisc_accept()));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use fcvi_frame::connect::{ConnectRequest, ConnectResponse};
 use fcvi_frame::error::Field;
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::{FrameView, seal};
+use fcvi_frame::gaps::MissingRanges;
 use fcvi_frame::iu::Opcode;
 
 /// A frame that lost or gained bytes on the way.
@@ -67,6 +68,13 @@ fn sealed_lies_about_the_length_go_no_further_than_the_length() {
                 assert_eq!(
                     ConnectResponse::parse(iu.payload).is_ok(),
                     name == "fcvi_connect_resp1" && exact(96),
+                    "{name} as {frame_bytes}"
+                );
+                // Ranges have no length field: any whole number of them is a report.
+                let ranges = iu.payload.len() / 12;
+                assert_eq!(
+                    MissingRanges::parse(iu.payload).is_ok(),
+                    iu.payload.len() % 12 == 0 && (1..=16).contains(&ranges),
                     "{name} as {frame_bytes}"
                 );
             } else if let Some(opcode) = bytes.get(56).and_then(|raw| Opcode::from_raw(*raw)) {

@@ -2,20 +2,23 @@
 //! must be what we read.
 
 mod common;
+#[path = "common/judge.rs"]
+mod judge;
+#[path = "tshark/link_services.rs"]
+mod link_services;
 
-use std::io::ErrorKind;
 use std::path::Path;
-use std::process::Command;
 
 use common::golden_frames;
 use fcvi_frame::connect::{ConnectRequest, ConnectResponse};
 use fcvi_frame::device_header::DeviceHeader;
-use fcvi_frame::els::{Adisc, Logo, LsRjt};
-use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
+use fcvi_frame::els::{ElsCommand, RtvAccept};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId};
 use fcvi_frame::fcoe::{Eof, MAX_DATA_FIELD_BYTES, Sof};
 use fcvi_frame::frame::{FrameHeader, FrameView, HeaderTemplate, PerFrame, seal};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::{MacAddress, profile};
+use judge::{ask_tshark, write_pcap};
 
 const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 const GENERATED_FRAMES: usize = 300;
@@ -56,7 +59,11 @@ fn describe(view: &FrameView<'_>) -> String {
         (format!("{:#010x}", fc.parameter), String::new())
     };
     let data_bytes = view.data_field().len() + fc.f_ctl.fill_bytes();
-    let data = if fc.fc_type == FcType::Els || data_bytes == 0 {
+    // Of the link services it does not know RTV and its accept.
+    let rtv = ElsCommand::parse(view.data_field()) == Ok(ElsCommand::Rtv)
+        || RtvAccept::parse(view.data_field()).is_ok();
+    let known = fc.fc_type == FcType::Els && !rtv;
+    let data = if known || data_bytes == 0 {
         String::new()
     } else {
         data_bytes.to_string()
@@ -198,59 +205,6 @@ fn with_tag(bytes: &[u8]) -> Vec<u8> {
     tagged
 }
 
-/// The classic capture file: 24 bytes for the file, 16 for each frame.
-fn write_pcap(path: &Path, frames: &[Vec<u8>]) {
-    const MAGIC: u32 = 0xA1B2_C3D4;
-    const LINKTYPE_ETHERNET: u32 = 1;
-    let mut file = Vec::new();
-    let words = |file: &mut Vec<u8>, words: &[u32]| {
-        file.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    };
-    let version = 2 | (4 << 16);
-    words(
-        &mut file,
-        &[MAGIC, version, 0, 0, 65_535, LINKTYPE_ETHERNET],
-    );
-    for (number, frame) in frames.iter().enumerate() {
-        let length = frame.len() as u32;
-        words(&mut file, &[number as u32, 0, length, length]);
-        file.extend_from_slice(frame);
-    }
-    std::fs::write(path, file).expect("a capture file can be written");
-}
-
-/// One line for each frame, the fields separated by tabs.
-fn ask_tshark(path: &Path, fields: &[&str]) -> Vec<String> {
-    let mut command = Command::new("tshark");
-    command.args([
-        "-n",
-        "-o",
-        "fc.reassemble:FALSE",
-        "-T",
-        "fields",
-        "-E",
-        "occurrence=f",
-        "-r",
-    ]);
-    command.arg(path);
-    for field in fields {
-        command.args(["-e", field]);
-    }
-    let output = match command.output() {
-        Ok(output) => output,
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            panic!(
-                "tshark is not installed, and this test needs its judgement: apt-get install tshark"
-            )
-        }
-        Err(error) => panic!("tshark cannot be run: {error}"),
-    };
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tshark failed: {errors}");
-    let lines = String::from_utf8(output.stdout).expect("tshark writes text");
-    lines.lines().map(str::to_string).collect()
-}
-
 #[test]
 fn tshark_reads_what_we_read() {
     println!("seed {SEED:#x}");
@@ -297,98 +251,4 @@ fn tshark_finds_a_wrong_crc() {
         assert_eq!(line.split('\t').nth(status), Some("0"), "{line}");
         assert!(FrameView::parse(frame).is_err());
     }
-}
-
-fn els_frame(r_ctl: RCtl, f_ctl: FCtl, payload: &[u8]) -> Vec<u8> {
-    let (a, b) = (
-        NPortId::from_bytes([0, 1, 1]),
-        NPortId::from_bytes([0, 2, 2]),
-    );
-    let (s_id, d_id) = if r_ctl == RCtl::ElsRequest {
-        (a, b)
-    } else {
-        (b, a)
-    };
-    let header = FrameHeader {
-        dst: MacAddress::vn2vn(d_id),
-        src: MacAddress::vn2vn(s_id),
-        sof: Sof::I3,
-        fc: FcHeader {
-            r_ctl,
-            d_id,
-            cs_ctl: 0,
-            s_id,
-            fc_type: FcType::Els,
-            f_ctl,
-            seq_id: 0,
-            df_ctl: 0,
-            seq_cnt: 0,
-            ox_id: 0x77,
-            rx_id: 0xFFFF,
-            parameter: 0,
-        },
-        device: None,
-    };
-    let mut bytes = vec![0; header.bytes()];
-    header.emit(&mut bytes).expect("room for the header");
-    bytes.extend_from_slice(payload);
-    bytes.resize(bytes.len() + 8, 0);
-    let frame_bytes = bytes.len();
-    seal(&mut bytes, frame_bytes, Eof::T).expect("a legal length");
-    bytes
-}
-
-#[test]
-fn tshark_reads_our_link_services() {
-    let id = NPortId::from_bytes([0, 1, 1]);
-    let adisc = Adisc {
-        hard_address: NPortId::from_bytes([0x0A, 0x0B, 0x0C]),
-        port_name: 0x2000_5254_0000_0001,
-        node_name: 0x1000_5254_0000_0001,
-        n_port_id: id,
-    };
-    let mut request = [0; Adisc::BYTES];
-    adisc.emit_request(&mut request);
-    let mut accept = [0; Adisc::BYTES];
-    adisc.emit_accept(&mut accept);
-    let mut logo = [0; Logo::BYTES];
-    Logo {
-        n_port_id: id,
-        port_name: adisc.port_name,
-    }
-    .emit(&mut logo);
-    let mut reject = [0; LsRjt::BYTES];
-    LsRjt {
-        reason: LsRjt::COMMAND_NOT_SUPPORTED,
-        explanation: 0x2C,
-    }
-    .emit(&mut reject);
-
-    let (ask, answer) = (profile::F_CTL_REQUEST, profile::F_CTL_FINAL_REPLY);
-    let frames = [
-        els_frame(RCtl::ElsRequest, ask, &request),
-        els_frame(RCtl::ElsReply, answer, &accept),
-        els_frame(RCtl::ElsRequest, ask, &logo),
-        els_frame(RCtl::ElsReply, answer, &reject),
-    ];
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fcvi_frame_tshark_els.pcap");
-    write_pcap(&path, &frames);
-    let fields = [
-        "fcels.opcode",
-        "fcels.hrdaddr",
-        "fcels.npname",
-        "fcels.fnname",
-        "fcels.portid",
-        "fcels.rjt.reason",
-        "fcels.rjt.detail",
-        "_ws.malformed",
-    ];
-    let (port, node) = ("20:00:52:54:00:00:00:01", "10:00:52:54:00:00:00:01");
-    let expected = [
-        format!("0x52\t0a.0b.0c\t{port}\t{node}\t00.01.01\t\t\t"),
-        format!("0x02\t0a.0b.0c\t{port}\t{node}\t00.01.01\t\t\t"),
-        format!("0x05\t\t{port}\t\t00.01.01\t\t\t"),
-        "0x01\t\t\t\t\t0x0b\t0x2c\t".to_string(),
-    ];
-    assert_eq!(ask_tshark(&path, &fields), expected);
 }

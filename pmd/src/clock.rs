@@ -2,16 +2,12 @@
 
 use std::time::Instant;
 
-/// Looks between two readings of the clock while the NIC is polled without pause: some
-/// microseconds. However rarely a program polls, the NIC's thread has the clock read with
-/// each upkeep.
-const TURNS: u32 = 4;
-
 /// A monotonic clock that asks the system once in many turns.
 pub(crate) struct Clock {
     base: Instant,
     now_ns: u64,
-    turns: u32,
+    /// Looks since it was read.
+    looks: u32,
 }
 
 impl Clock {
@@ -19,24 +15,24 @@ impl Clock {
         Self {
             base: Instant::now(),
             now_ns: 0,
-            turns: 0,
+            looks: u32::MAX,
         }
     }
 
     /// Now.
     pub(crate) fn now_ns(&mut self) -> u64 {
-        self.turns = TURNS;
+        self.looks = 0;
         self.now_ns = self.base.elapsed().as_nanos() as u64;
         self.now_ns
     }
 
-    /// Now, at most [`TURNS`] calls ago.
+    /// Now, or as it was up to so many looks ago.
     #[inline]
-    pub(crate) fn turn_ns(&mut self) -> u64 {
-        if self.turns == 0 {
+    pub(crate) fn look_ns(&mut self, looks: u32) -> u64 {
+        if self.looks >= looks {
             return self.now_ns();
         }
-        self.turns -= 1;
+        self.looks += 1;
         self.now_ns
     }
 

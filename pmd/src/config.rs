@@ -3,6 +3,9 @@
 //! TOML; every key has its unit in its name and a default, and an unknown key is
 //! an error. `configs/` has commented examples.
 
+mod parse;
+mod recovery;
+
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -37,6 +40,14 @@ const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
 
 fn error(text: impl Into<String>) -> ConfigError {
     ConfigError(text.into())
+}
+
+fn within(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) {
+        Ok(())
+    } else {
+        Err(error(format!("{key} = {value}: must be {low} to {high}")))
+    }
 }
 
 /// A whole configuration file.
@@ -131,8 +142,21 @@ pub struct NicConfig {
     pub max_stations: u32,
     /// `af_packet`: network interface.
     pub interface: String,
-    /// `af_packet`: our N_Port_ID, or a range of which each program takes a free one.
+    /// `af_packet`: our N_Port_ID, or a range of which each program takes a free one. Without
+    /// it ports find each other: each program gets an N_Port_ID by FIP VN2VN, logs in with its
+    /// neighbours, and learns from them which hosts they are.
     pub n_port_ids: String,
+    /// Discovery: our Port_Name, `"20:00:52:54:00:00:00:01"`, for one program at a time. Default: a
+    /// random one for each opening.
+    pub port_name: Option<String>,
+    /// Discovery: our Node_Name, likewise.
+    pub node_name: Option<String>,
+    /// Discovery: from one beacon to the next; a neighbour that is silent for two and a half of
+    /// these is gone. All ports of a link should have the same. Milliseconds.
+    pub beacon_ms: u64,
+    /// Discovery: opening the NIC waits so long for an N_Port_ID, and a connection request for
+    /// a host that is not known. Milliseconds.
+    pub discovery_ms: u64,
     /// `af_packet`: frames in the receive ring.
     pub rx_frames: u32,
     /// `af_packet`: frames in the send ring.
@@ -185,8 +209,8 @@ pub struct NicConfig {
     /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
     pub max_rdma_reads: u16,
     /// Descriptors of a VI that are sent and not complete, at a time: RDMA reads and all that is
-    /// posted behind them, at Reliable Reception everything. What is posted beyond waits. 1 to
-    /// 256. The other end may have another value: each keeps up to 256 responses that its port
+    /// posted behind them, at Reliable Reception and with `recovery` everything. What is posted
+    /// beyond waits. 1 to 256. The other end may have another value: each keeps up to 256 responses that its port
     /// has no room for.
     pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
@@ -206,6 +230,29 @@ pub struct NicConfig {
     /// quarter of FCVI_ULP_TIMEOUT; so is every other frame of a peer-to-peer connection that is not answered. It
     /// only matters where frames are lost. Milliseconds.
     pub peer_retry_ms: u64,
+    /// Message recovery is offered for connections of the reliable levels, and in force where both
+    /// ends offer it: what the network loses is sent again. Without it the first lost frame breaks
+    /// a reliable connection. Default: on for `af_packet`, off for `shm`, which loses nothing.
+    pub recovery: Option<bool>,
+    /// Recovery: a receiver acknowledges after so many messages at the latest; 1 to 256.
+    pub recovery_ack_messages: u32,
+    /// Recovery: a receiver acknowledges after so many bytes at the latest.
+    pub recovery_ack_bytes: u32,
+    /// Recovery: a receiver acknowledges after so long at the latest; a send completes that much
+    /// later. Microseconds.
+    pub recovery_ack_us: u64,
+    /// Recovery: a peer is taken for silent after so long at the earliest, and asked. Microseconds.
+    pub recovery_timeout_us: u64,
+    /// Recovery: a peer that stays silent is asked so often, each time after twice the time before,
+    /// then the connection breaks; 1 to 100.
+    pub recovery_tries: u32,
+    /// Recovery: frames of a connection that may be unacknowledged, however many are lost.
+    pub recovery_min_window_frames: u32,
+    /// Recovery: frames of a connection that may be unacknowledged, at most; never more than
+    /// `rx_frames`. What all peers send at a time should fit into a port's receive ring.
+    pub recovery_window_frames: u32,
+    /// Recovery: runs of frames that a VI keeps ahead of order; 1 to 4096.
+    pub recovery_islands: u32,
     /// Injected faults, for tests of programs.
     pub fault: Option<FaultConfig>,
     /// Write every frame to this pcapng file. For debugging: slow.
@@ -214,6 +261,7 @@ pub struct NicConfig {
 
 impl Default for NicConfig {
     fn default() -> Self {
+        let recovery = vi_engine::RecoveryConfig::default();
         Self {
             name: String::new(),
             port: PortKind::Shm,
@@ -223,6 +271,10 @@ impl Default for NicConfig {
             max_stations: 64,
             interface: String::new(),
             n_port_ids: String::new(),
+            port_name: None,
+            node_name: None,
+            beacon_ms: 8000,
+            discovery_ms: 10_000,
             rx_frames: 4096,
             tx_frames: 1024,
             host: None,
@@ -255,6 +307,15 @@ impl Default for NicConfig {
             probe_interval_ms: 1000,
             silent_port_ms: None,
             peer_retry_ms: 10,
+            recovery: None,
+            recovery_ack_messages: recovery.ack_messages,
+            recovery_ack_bytes: recovery.ack_bytes,
+            recovery_ack_us: recovery.ack_delay_ns / 1000,
+            recovery_timeout_us: recovery.min_timeout_ns / 1000,
+            recovery_tries: recovery.tries,
+            recovery_min_window_frames: recovery.min_window_frames,
+            recovery_window_frames: recovery.max_window_frames,
+            recovery_islands: recovery.max_islands,
             fault: None,
             capture: None,
         }
@@ -347,13 +408,6 @@ impl Config {
 impl NicConfig {
     /// Checks every value.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let within = |key: &str, value: u64, low: u64, high: u64| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(error(format!("{key} = {value}: must be {low} to {high}")))
-            }
-        };
         within("max_vi", u64::from(self.max_vi), 1, 4096)?;
         within(
             "max_descriptors_per_queue",
@@ -408,9 +462,12 @@ impl NicConfig {
         within("e_d_tov_ms", self.e_d_tov_ms, 1, 3_600_000)?;
         within("r_a_tov_ms", self.r_a_tov_ms(), 1, 3_600_000)?;
         within("ulp_timeout_ms", self.ulp_timeout_ms(), 4, 7_200_000)?;
+        within("beacon_ms", self.beacon_ms, 10, 3_600_000)?;
+        within("discovery_ms", self.discovery_ms, 1, 3_600_000)?;
         within("peer_retry_ms", self.peer_retry_ms, 1, 3_600_000)?;
         within("takeover_us", self.takeover_us, 10, 10_000_000)?;
         within("spin_us", self.spin_us, 0, 10_000_000)?;
+        self.check_recovery()?;
         self.neighbours()?;
         match self.port {
             PortKind::Shm => Ok(()),
@@ -427,12 +484,34 @@ impl NicConfig {
                 "port = \"af_packet\" needs host = \"<our IP address>\"",
             ));
         }
-        if self.n_port_ids.is_empty() {
-            return Err(error(
-                "port = \"af_packet\" needs n_port_ids = \"00.01.01\" or a range \"00.01.01-00.01.08\"",
-            ));
+        if self.discovers() {
+            self.own_names()?;
+            if !self.neighbour.is_empty() {
+                return Err(error(
+                    "neighbour = [...] needs n_port_ids = \"...\": without it, neighbours are found",
+                ));
+            }
+            return Ok(());
         }
         self.own_ids().map(|_| ())
+    }
+
+    /// Do ports of this NIC's network find each other?
+    pub fn discovers(&self) -> bool {
+        self.port == PortKind::AfPacket && self.n_port_ids.is_empty()
+    }
+
+    /// Our Port_Name and Node_Name, as far as they are given.
+    pub(crate) fn own_names(&self) -> Result<(Option<u64>, Option<u64>), ConfigError> {
+        let name = |key, text: &Option<String>| {
+            text.as_deref()
+                .map(|text| parse::name(key, text))
+                .transpose()
+        };
+        Ok((
+            name("port_name", &self.port_name)?,
+            name("node_name", &self.node_name)?,
+        ))
     }
 
     /// R_A_TOV in milliseconds.
@@ -467,14 +546,14 @@ impl NicConfig {
 
     /// The N_Port_IDs that our programs may take.
     pub fn own_ids(&self) -> Result<Vec<NPortId>, ConfigError> {
-        parse_ids(&self.n_port_ids)
+        parse::ids(&self.n_port_ids)
     }
 
     /// The static neighbours: host address and its ports.
     pub fn neighbours(&self) -> Result<Vec<(HostAddress, Vec<NPortId>)>, ConfigError> {
         self.neighbour
             .iter()
-            .map(|n| Ok((host_address(n.host), parse_ids(&n.n_port_ids)?)))
+            .map(|n| Ok((host_address(n.host), parse::ids(&n.n_port_ids)?)))
             .collect()
     }
 }
@@ -485,34 +564,6 @@ pub fn host_address(ip: IpAddr) -> HostAddress {
         IpAddr::V4(v4) => HostAddress(v4.to_ipv6_mapped().octets()),
         IpAddr::V6(v6) => HostAddress(v6.octets()),
     }
-}
-
-/// Ports of one host, at most.
-const MAX_IDS: u32 = 256;
-
-fn parse_ids(text: &str) -> Result<Vec<NPortId>, ConfigError> {
-    let bad = || {
-        error(format!(
-            "n_port_ids = {text:?}: must be \"00.01.01\" or a range \"00.01.01-00.01.08\""
-        ))
-    };
-    let id = |text: &str| {
-        text.trim()
-            .parse::<NPortId>()
-            .ok()
-            .filter(|id| id.get() != 0 && id.get() < 0x00FF_FFF0)
-    };
-    let (first, last) = match text.split_once('-') {
-        Some((first, last)) => (id(first), id(last)),
-        None => (id(text), id(text)),
-    };
-    let (first, last) = (first.ok_or_else(bad)?.get(), last.ok_or_else(bad)?.get());
-    if last < first || last - first >= MAX_IDS {
-        return Err(error(format!(
-            "n_port_ids = {text:?}: 1 to {MAX_IDS} of them, in rising order"
-        )));
-    }
-    Ok((first..=last).filter_map(NPortId::new).collect())
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The calls on a NIC that are not on the data path: create, destroy, register,
 //! connect. Each takes the NIC's turn for a moment; none of them waits in it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use fcvi_frame::connect::{Attributes, NetAddress};
+use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
 use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level};
 
 use crate::config::Protection;
@@ -464,6 +464,7 @@ pub(crate) fn connect_request(
     remote: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<Attributes> {
+    let limit = find_host(vi, handle, remote.host, limit)?;
     {
         let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
@@ -485,6 +486,40 @@ pub(crate) fn connect_request(
         poller.path.flush();
     }
     outcome(vi, handle)
+}
+
+/// Waits until the ports of a host are known, on a network where they are found; what is left of
+/// the limit then.
+fn find_host(
+    vi: &'static ViShared,
+    handle: u64,
+    host: HostAddress,
+    limit: Option<Duration>,
+) -> Outcome<Option<Duration>> {
+    let device = vi.device;
+    if !device.config.discovers() {
+        return Ok(limit);
+    }
+    let start = Instant::now();
+    if poller_of(&mut device.hold(), vi, handle)?.look_for(host)? {
+        let longest = Duration::from_millis(device.config.discovery_ms);
+        let look = || match poller_of(&mut device.hold(), vi, handle) {
+            Ok(poller) => {
+                let is_over = poller.failure.is_some() || !poller.is_looking_for(host);
+                is_over.then_some(Ok(()))
+            }
+            Err(gone) => Some(Err(gone)),
+        };
+        let longest = limit.unwrap_or(longest).min(longest);
+        // After the limit what is known by then is asked; the request's own may be over, too.
+        if let Ok(found) = wait(device, Event::CONTROL, Some(longest), look) {
+            found?;
+        }
+    }
+    match limit.map(|limit| limit.saturating_sub(start.elapsed())) {
+        Some(Duration::ZERO) => Err(ControlError::Timeout),
+        left => Ok(left),
+    }
 }
 
 /// A request on a NIC that cannot reach anybody: a reliable VI goes to Error, and what is

@@ -15,7 +15,7 @@ use crate::descriptor::{ControlSegment, control, status};
 use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck};
-use crate::post::Cursor;
+use crate::post::{Cursor, SlotCursor};
 use crate::queue::{Slot, WorkQueue};
 use crate::sleepers::Event;
 use crate::sync::{AtomicU32, Ordering};
@@ -27,8 +27,6 @@ mod host;
 mod reads;
 #[cfg(test)]
 mod tests;
-
-use reads::ReadCursor;
 
 /// Where the completions of a work queue are told.
 #[derive(Clone, Copy)]
@@ -56,12 +54,15 @@ pub(crate) struct ViPath {
     pub(crate) send_reports: Reports,
     pub(crate) recv_reports: Reports,
     send_cursor: Cursor,
-    recv_cursor: Cursor,
+    recv_cursor: SlotCursor,
     /// Descriptors at the head of the send queue that were sent and are not complete.
     in_flight: u32,
+    /// Descriptors at the head of the receive queue that messages have claimed.
+    claimed: u32,
     /// In the run queue.
     pub(crate) queued: bool,
-    read_cursor: ReadCursor,
+    read_cursor: SlotCursor,
+    again_cursor: SlotCursor,
 }
 
 impl ViPath {
@@ -79,10 +80,12 @@ impl ViPath {
             send_reports: Reports::of(send_cq, shared.index, Side::Send),
             recv_reports: Reports::of(recv_cq, shared.index, Side::Receive),
             send_cursor: Cursor::default(),
-            recv_cursor: Cursor::default(),
+            recv_cursor: SlotCursor::default(),
             in_flight: 0,
+            claimed: 0,
             queued: false,
-            read_cursor: ReadCursor::default(),
+            read_cursor: SlotCursor::default(),
+            again_cursor: SlotCursor::default(),
         }
     }
 }
@@ -261,6 +264,25 @@ impl Datapath {
         Transmit::Sent
     }
 
+    /// Sends one frame of another kind, written straight into the port's buffer. What there is no
+    /// room for is lost on the way.
+    pub(crate) fn transmit_other(
+        &mut self,
+        dst: MacAddress,
+        emit: impl FnOnce(&mut [u8]) -> Option<usize>,
+    ) -> Transmit {
+        let Some(mut mbuf) = self.buffer(dst) else {
+            return Transmit::NoRoom;
+        };
+        let Some(bytes) = emit(mbuf.buffer_mut()) else {
+            self.port.free(mbuf);
+            return Transmit::Fault;
+        };
+        mbuf.set_len(bytes);
+        self.push(mbuf);
+        Transmit::Sent
+    }
+
     /// Completes the head of a queue: the descriptor's own fields, the slot, the CQ.
     #[inline]
     fn complete(
@@ -279,7 +301,10 @@ impl Datapath {
                 path.in_flight = path.in_flight.saturating_sub(1);
                 (&path.shared.send, path.send_reports)
             }
-            Side::Receive => (&path.shared.recv, path.recv_reports),
+            Side::Receive => {
+                path.claimed = path.claimed.saturating_sub(1);
+                (&path.shared.recv, path.recv_reports)
+            }
         };
         // SAFETY: we run under the turn; the reference ends with the completion below.
         let Some(slot) = (unsafe { queue.head() }) else {

@@ -12,6 +12,7 @@ use vi_engine::{EndpointState, ViIndex};
 
 use crate::config::{NicConfig, Progress};
 use crate::datapath::PathCounters;
+use crate::discovery;
 use crate::doorbell::Doorbells;
 use crate::events::EventQueue;
 use crate::fork::{self, Opening};
@@ -276,6 +277,10 @@ impl Device {
                 .iter()
                 .map(|c| (format!("port_{}", c.name), c.value)),
         );
+        if let Some(discovery) = &poller.discovery {
+            let counters = discovery.counters();
+            all.extend(counters.map(|(name, value)| (format!("vn_port_{name}"), value)));
+        }
         all
     }
 }
@@ -284,7 +289,7 @@ impl Device {
 /// returned instance is one opening of it.
 pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
     config.check().map_err(|e| OpenError::new(e.to_string()))?;
-    let _opening = Opening::begin();
+    let opening = Opening::begin();
     crate::sync::register_barrier();
     fork::watch()?;
     let device = find_or_make(config)?;
@@ -296,6 +301,11 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
         )));
     }
     let instance = device.instances.open(device.number);
+    drop(opening);
+    if let Err(error) = discovery::await_up(device) {
+        close(device, instance);
+        return Err(error);
+    }
     Ok((device, instance))
 }
 
@@ -331,8 +341,9 @@ impl Device {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         self.events.close();
         self.rest.interrupt(self);
-        let poller = self.hold().take();
-        drop(poller);
+        if let Some(mut poller) = self.hold().take() {
+            poller.leave_network();
+        }
         core::mem::take(&mut *self.threads())
     }
 

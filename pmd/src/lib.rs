@@ -20,6 +20,7 @@
 //! | `control` | calls that are not on the data path |
 //! | `vi` | handles and the objects they name |
 //! | `events` | asynchronous errors on their way to the consumer |
+//! | `discovery` | a network whose ports find each other |
 //! | `neighbours` | which N_Ports a host address means |
 //! | `token`, `sync`, `sys`, `clock`, `doorbell` | small tools of the above |
 
@@ -28,6 +29,7 @@ mod control;
 mod cq;
 mod datapath;
 mod device;
+mod discovery;
 mod doorbell;
 mod fork;
 mod instance;

@@ -4,6 +4,8 @@
 //! or made-up one gives [`ControlError::InvalidParameter`]. All of them may be
 //! called from any thread.
 
+mod neighbourhood;
+
 use std::time::Duration;
 
 use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
@@ -16,6 +18,11 @@ use crate::instance::Handler;
 use crate::open::OpenError;
 use crate::sys;
 use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
+
+pub use neighbourhood::{
+    FoundPort, LoginState, NeighbourPort, Neighbourhood, OwnPort, OwnState, await_neighbourhood,
+    neighbourhood,
+};
 
 fn nic(handle: u64) -> Outcome<&'static Device> {
     let raw = RawHandle::unpack(handle);

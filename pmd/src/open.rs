@@ -5,22 +5,31 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 
-use fcvi_frame::ethernet::{ETHERTYPE_FCOE, ETHERTYPE_FIP, MacAddress};
+use fcvi_frame::ethernet::{
+    ETHERTYPE_FCOE, ETHERTYPE_FIP, HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress,
+};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
-use pmd_port::Port;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::layer::{fault, pcapng};
 use pmd_port::shm::{ShmConfig, ShmPort};
+use pmd_port::{Capabilities, Port};
+use vi_engine::login::LoginConfig;
+use vi_engine::vn_port::VnPort;
+use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig};
 
 use crate::config::{FaultConfig, NicConfig, PortKind};
 use crate::datapath::Datapath;
 use crate::device::Device;
+use crate::discovery::Discovery;
 use crate::doorbell::MAX_VI;
 use crate::neighbours::Neighbours;
 use crate::poller::Poller;
 use crate::sys::random_bytes;
+
+/// A FARP-REQ waits so long for its answer, which is a frame's way there and back.
+const FARP_TIMEOUT_NS: u64 = 250_000_000;
 
 /// Why a NIC could not be opened, and what to do about it.
 #[derive(Debug)]
@@ -52,6 +61,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let config = &device.config;
     let station = match config.port {
         PortKind::Shm => open_shm(config)?,
+        PortKind::AfPacket if config.discovers() => open_anonymous(config)?,
         PortKind::AfPacket => open_af_packet(config)?,
     };
     let mut port = station.port;
@@ -72,8 +82,11 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let mut seed = [0u8; 24];
     random_bytes(&mut seed);
     let (first, names) = seed.split_at(8);
-    engine_config.port_name = local_name(names, 0);
-    engine_config.node_name = local_name(names, 8);
+    let (port_name, node_name) = config
+        .own_names()
+        .map_err(|e| OpenError::new(e.to_string()))?;
+    engine_config.port_name = port_name.unwrap_or_else(|| local_name(names, 0));
+    engine_config.node_name = node_name.unwrap_or_else(|| local_name(names, 8));
     engine_config.data_field_bytes = data_field;
     engine_config.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
     engine_config.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
@@ -90,7 +103,9 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.max_incoming = config.max_incoming;
     engine_config.max_reads_accepted = config.max_rdma_reads;
     engine_config.max_unanswered = config.max_in_flight;
+    engine_config.recovery = config.recovery_config();
     let neighbours = neighbours(config, station.id)?;
+    let (port_name, node_name) = (engine_config.port_name, engine_config.node_name);
     log::info!(
         "{}: {} {} as N_Port {}, host {}, {} bytes a frame, {:?} progress",
         config.name,
@@ -102,9 +117,40 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
         config.progress,
     );
     let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
-    let engine = Engine::new(engine_config, first);
+    let mut engine = Engine::new(engine_config, first);
     let path = Datapath::new(port, &device.regions, &device.events, max_vi);
-    Ok(Poller::new(engine, path, neighbours, station.claim))
+    let discovery = config.discovers().then(|| {
+        engine.require_login();
+        let port = vn_port(config, &capabilities, (port_name, node_name), data_field);
+        Box::new(Discovery::new(port))
+    });
+    let mut poller = Poller::new(engine, path, neighbours, discovery, station.claim);
+    poller.start_discovery();
+    Ok(poller)
+}
+
+/// The VN_Port of a NIC whose network's ports find each other.
+fn vn_port(
+    config: &NicConfig,
+    capabilities: &Capabilities,
+    (port_name, node_name): (u64, u64),
+    data_field_bytes: u16,
+) -> VnPort {
+    let enode_mac = MacAddress(capabilities.interface_mac.unwrap_or(capabilities.mac));
+    let beacon_ns = config.beacon_ms * 1_000_000;
+    let mut discovery = Vn2vnConfig::new(port_name, node_name, enode_mac);
+    let pdu_bytes = capabilities.max_frame_bytes - ETHERNET_HEADER_BYTES;
+    discovery.max_fcoe_bytes = u16::try_from(pdu_bytes).unwrap_or(u16::MAX);
+    discovery.beacon_interval_ns = beacon_ns;
+    discovery.neighbour_lifetime_ns = beacon_ns / 2 * 5;
+    let mut login = LoginConfig::new(port_name, node_name, config.host_address());
+    login.data_field_bytes = data_field_bytes;
+    login.e_d_tov_ns = config.e_d_tov_ms * 1_000_000;
+    login.r_a_tov_ns = config.r_a_tov_ms() * 1_000_000;
+    login.farp_timeout_ns = FARP_TIMEOUT_NS;
+    let mut seed = [0; 8];
+    random_bytes(&mut seed);
+    VnPort::new(discovery, login, u64::from_le_bytes(seed))
 }
 
 /// What fits into one frame of the port.
@@ -132,6 +178,7 @@ fn neighbours(config: &NicConfig, id: NPortId) -> Result<Neighbours, OpenError> 
     let text = |e: crate::config::ConfigError| OpenError::new(e.to_string());
     let siblings = match config.port {
         PortKind::Shm => Vec::new(),
+        PortKind::AfPacket if config.discovers() => Vec::new(),
         PortKind::AfPacket => config.own_ids().map_err(text)?,
     };
     Ok(Neighbours::new(
@@ -182,6 +229,28 @@ fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
     })
 }
 
+/// A station that has no N_Port_ID yet: it hears what goes to all VN_Ports, and to its interface.
+fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
+    let id = NPortId::default();
+    let mut settings = af_packet_settings(config, id);
+    settings.multicast = vec![MacAddress::ALL_VN2VN.0];
+    settings.interface_address = true;
+    let port = AfPacketPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
+    Ok(Station {
+        port: Box::new(port),
+        id,
+        claim: None,
+    })
+}
+
+fn af_packet_settings(config: &NicConfig, id: NPortId) -> AfPacketConfig {
+    let mut settings = AfPacketConfig::new(config.interface.clone(), MacAddress::vn2vn(id).0);
+    settings.ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
+    settings.rx_frames = config.rx_frames;
+    settings.tx_frames = config.tx_frames;
+    settings
+}
+
 fn open_af_packet(config: &NicConfig) -> Result<Station, OpenError> {
     let ids = config
         .own_ids()
@@ -195,10 +264,7 @@ fn open_af_packet(config: &NicConfig) -> Result<Station, OpenError> {
                 config.n_port_ids, config.interface
             ))
         })?;
-    let mut settings = AfPacketConfig::new(config.interface.clone(), MacAddress::vn2vn(id).0);
-    settings.ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
-    settings.rx_frames = config.rx_frames;
-    settings.tx_frames = config.tx_frames;
+    let settings = af_packet_settings(config, id);
     let port = AfPacketPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
     Ok(Station {
         port: Box::new(port),

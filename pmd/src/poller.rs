@@ -8,6 +8,7 @@ use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
 
 use crate::clock::Clock;
 use crate::datapath::Datapath;
+use crate::discovery::Discovery;
 use crate::doorbell::Doorbells;
 use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
@@ -23,6 +24,13 @@ const TIMER_BUDGET: u32 = 64;
 /// Turns between two looks at clock, timers and stations.
 const HOUSEKEEPING_TURNS: u64 = 32;
 
+/// Looks after the house between two readings of the clock while the NIC is polled without
+/// pause: some microseconds. However rarely a program polls, the NIC's thread has the clock
+/// read with each upkeep.
+const HOUSEKEEPING_LOOKS: u32 = 4;
+/// Where time is measured: turns that find nothing between two readings, about a microsecond.
+const IDLE_TURNS: u32 = 16;
+
 /// Looks for frames in one turn that finds none.
 const RX_LOOKS: u32 = 4;
 
@@ -31,11 +39,17 @@ pub(crate) struct Poller {
     pub(crate) engine: Engine,
     pub(crate) path: Datapath,
     pub(crate) neighbours: Neighbours,
+    /// `None` where the network is known.
+    pub(crate) discovery: Option<Box<Discovery>>,
     pub(crate) clock: Clock,
     rx: MbufBatch,
     port_events: Vec<PortEvent>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
+    /// Recovery measures time.
+    timed: bool,
+    /// The turn before did something: the time that the clock read last is over.
+    worked: bool,
     /// Why the port carries nothing any more.
     pub(crate) failure: Option<PortFailure>,
     /// Turns taken, and turns that did something.
@@ -50,12 +64,16 @@ impl Poller {
         engine: Engine,
         path: Datapath,
         neighbours: Neighbours,
+        discovery: Option<Box<Discovery>>,
         claim: Option<OwnedFd>,
     ) -> Self {
         Self {
+            timed: engine.config().recovery.is_some(),
+            worked: true,
             engine,
             path,
             neighbours,
+            discovery,
             clock: Clock::new(),
             rx: MbufBatch::new(),
             port_events: Vec::with_capacity(64),
@@ -81,15 +99,19 @@ impl Poller {
         if self.turns.is_multiple_of(HOUSEKEEPING_TURNS) {
             worked = self.keep_house();
         }
-        let now_ns = self.clock.last_ns();
+        let now_ns = self.turn_ns();
+        if self.timed && self.serve_timers(now_ns) {
+            self.settle(now_ns);
+            worked = true;
+        }
         doorbells.drain(|vi| self.path.enqueue(ViIndex(vi)));
         if !self.path.run.is_empty() {
             worked |= self.serve(now_ns);
             self.settle(now_ns);
         }
-        let received = self.receive(now_ns);
-        self.busy_turns += u64::from(worked || received);
-        worked || received
+        self.worked = self.receive(now_ns) || worked;
+        self.busy_turns += u64::from(self.worked);
+        self.worked
     }
 
     /// A turn that looks at everything: before a thread goes to sleep on the port.
@@ -104,13 +126,34 @@ impl Poller {
         !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
-    /// Clock, timers, stations, VIs in trouble.
-    fn keep_house(&mut self) -> bool {
-        let now_ns = self.clock.turn_ns();
-        let mut worked = false;
-        if self.engine.poll_timeout().is_some_and(|at| at <= now_ns) {
+    /// The time for this turn. A turn that finds nothing takes no time worth reading.
+    #[inline]
+    fn turn_ns(&mut self) -> u64 {
+        match (self.timed, self.worked) {
+            (true, true) => self.clock.now_ns(),
+            (true, false) => self.clock.look_ns(IDLE_TURNS),
+            (false, _) => self.clock.last_ns(),
+        }
+    }
+
+    /// True if a timer was due.
+    #[inline]
+    fn serve_timers(&mut self, now_ns: u64) -> bool {
+        let due = self.engine.poll_timeout().is_some_and(|at| at <= now_ns);
+        if due {
             self.engine
                 .handle_timeout(now_ns, TIMER_BUDGET, &mut self.path);
+        }
+        due
+    }
+
+    /// Clock, timers, stations, VIs in trouble.
+    fn keep_house(&mut self) -> bool {
+        let now_ns = self.clock.look_ns(HOUSEKEEPING_LOOKS);
+        let mut worked = self.serve_timers(now_ns);
+        let has_stranger = self.engine.has_stranger();
+        if (self.discovery.as_ref()).is_some_and(|d| has_stranger || d.is_due(now_ns)) {
+            self.serve_discovery(now_ns);
             worked = true;
         }
         if self.path.port.events(&mut self.port_events) {
@@ -146,9 +189,19 @@ impl Poller {
             }
         }
         let waiting = self.path.run.len();
+        let mut discovered = false;
         for mbuf in self.rx.iter() {
+            if let Some(discovery) = &mut self.discovery
+                && discovery.takes(now_ns, mbuf.bytes())
+            {
+                discovered = true;
+                continue;
+            }
             self.engine
                 .handle_frame(now_ns, mbuf.bytes(), &mut self.path);
+        }
+        if discovered {
+            self.serve_discovery(now_ns);
         }
         if self.path.run.len() > waiting {
             // A peer waits for what it read, or a descriptor for the end of another one.
@@ -199,7 +252,12 @@ impl Poller {
         if self.path.vi(vi).is_none_or(|path| path.queued) {
             return;
         }
-        let now_ns = self.clock.last_ns();
+        let now_ns = if self.timed {
+            self.worked = false;
+            self.clock.now_ns()
+        } else {
+            self.clock.last_ns()
+        };
         if self.pump(now_ns, vi) != Pumped::Idle {
             self.path.enqueue(vi);
         }
@@ -212,6 +270,7 @@ impl Poller {
     fn port_events(&mut self, now_ns: u64) {
         // Taken out and put back, so that the engine can be called in between.
         let mut events = core::mem::take(&mut self.port_events);
+        self.path.happened |= Event::CONTROL;
         for event in events.drain(..) {
             let (mac, joined) = match event {
                 PortEvent::Joined(n) => (n.mac, true),

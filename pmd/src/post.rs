@@ -349,6 +349,26 @@ impl Cursor {
     }
 }
 
+/// How far a message has got in its descriptor's segments, and which descriptor that is.
+#[derive(Debug, Default)]
+pub(crate) struct SlotCursor {
+    /// The descriptor, by its number on its queue.
+    sequence: u32,
+    cursor: Cursor,
+}
+
+impl SlotCursor {
+    /// The cursor for this descriptor: bytes of another one came since if it begins anew.
+    #[inline]
+    pub(crate) fn of(&mut self, sequence: u32) -> &mut Cursor {
+        if self.sequence != sequence {
+            self.sequence = sequence;
+            self.cursor = Cursor::default();
+        }
+        &mut self.cursor
+    }
+}
+
 /// Copies message bytes into the data segments of a slot.
 ///
 /// # Safety
@@ -432,6 +452,40 @@ mod tests {
                 cursor.walk(&segments, middle as u32, 1, |address, _| again = Some(address));
                 prop_assert_eq!(again, Some(expected[middle]));
             }
+        }
+    }
+
+    #[test]
+    fn data_of_two_reads_that_comes_in_turn_goes_where_it_belongs() {
+        let segments = |base: u64, lengths: &[u32]| -> Vec<DataSegment> {
+            let at = (0..).map(|index| base + index * 1000);
+            at.zip(lengths)
+                .map(|(address, &length)| DataSegment {
+                    address,
+                    handle: 1,
+                    length,
+                })
+                .collect()
+        };
+        // What is left of a segment of one is more than a whole segment of the other.
+        let reads = [segments(0, &[10, 300, 90]), segments(50_000, &[390, 10])];
+        let mut cursor = SlotCursor::default();
+        let mut seen = [Vec::new(), Vec::new()];
+        for offset in (0..400).step_by(80) {
+            for (number, segments) in reads.iter().enumerate() {
+                let cursor = cursor.of(number as u32 + 7);
+                let fits = cursor.walk(segments, offset, 80, |address, range| {
+                    seen[number].extend((0..range.len() as u64).map(|i| address + i));
+                });
+                assert!(fits, "{offset} of {number}");
+            }
+        }
+        for (seen, segments) in seen.iter().zip(&reads) {
+            let expected: Vec<u64> = segments
+                .iter()
+                .flat_map(|s| (0..u64::from(s.length)).map(|i| s.address + i))
+                .collect();
+            assert_eq!(*seen, expected);
         }
     }
 }

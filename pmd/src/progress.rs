@@ -394,9 +394,12 @@ fn get_up(device: &'static Device, epoch: u32) {
 /// How long the thread may sleep if no frame comes.
 fn longest_rest(poller: &mut Poller, idle: Duration) -> Duration {
     let now_ns = poller.clock.now_ns();
-    let timer = poller
-        .engine
-        .poll_timeout()
+    let discovery = poller.discovery.as_ref().and_then(|d| d.poll_timeout());
+    let timers = [poller.engine.poll_timeout(), discovery];
+    let timer = timers
+        .into_iter()
+        .flatten()
+        .min()
         .map_or(UPKEEP, |at| Duration::from_nanos(at.saturating_sub(now_ns)));
     // A port wakes nobody when it has room again: what waits for room is tried once more
     // after a part of the time that it waited already.

@@ -1,5 +1,9 @@
 //! The golden frames, one per commented hex file.
 
+mod hex;
+
+use hex::from_hex;
+
 macro_rules! golden {
     ($($name:literal),* $(,)?) => {
         &[$(($name, include_str!(concat!("../../testdata/", $name, ".hex")))),*]
@@ -18,6 +22,7 @@ const FILES: &[(&str, &str)] = golden![
     "fcvi_read_resp",
     "fcvi_read_rqst",
     "fcvi_send_resp",
+    "fcvi_send_resp_gaps",
     "fcvi_send_rqst",
     "fcvi_send_rqst_further",
     "fcvi_write_resp",
@@ -26,6 +31,12 @@ const FILES: &[(&str, &str)] = golden![
     "linux_adisc_acc",
     "linux_fcp_data_first",
     "linux_fcp_data_last",
+    "linux_plogi",
+    "linux_plogi_acc",
+    "linux_prli",
+    "linux_prli_acc",
+    "linux_rtv",
+    "linux_rtv_acc",
 ];
 
 /// Name and bytes of every golden frame.
@@ -33,17 +44,5 @@ pub(crate) fn golden_frames() -> Vec<(&'static str, Vec<u8>)> {
     FILES
         .iter()
         .map(|(name, text)| (*name, from_hex(name, text)))
-        .collect()
-}
-
-/// Pairs of digits; `#` begins a comment.
-fn from_hex(name: &str, text: &str) -> Vec<u8> {
-    text.lines()
-        .flat_map(|line| line.split('#').take(1))
-        .flat_map(str::split_ascii_whitespace)
-        .map(|pair| match (pair.len(), u8::from_str_radix(pair, 16)) {
-            (2, Ok(byte)) => byte,
-            _ => panic!("{name}.hex: {pair:?} is not a byte"),
-        })
         .collect()
 }

@@ -112,7 +112,7 @@ impl Engine {
             return Err(ConnectError::InvalidState);
         }
         compare(&self.attributes_of(&ep.params), &incoming.attributes)?;
-        let handle = self.new_handle(vi, host);
+        let handle = self.new_handle(now_ns, vi, host);
         let first_msg_id = host.random();
         let link = Link {
             peer: incoming.s_id,
@@ -180,7 +180,7 @@ impl Engine {
         let mut iu = Self::link_iu(&link, Opcode::ConnectResponse1, f_ctl);
         iu.msg_id = first_msg_id;
         iu.parameter = connect_parameter::pack(ConnectStatus::GoOn, reason);
-        self.send_connection_iu(&iu, &payload, host)
+        self.send_link_iu(vi, &iu, &payload, host)
     }
 
     pub(crate) fn handle_response2<H: Host>(
@@ -197,6 +197,8 @@ impl Engine {
         });
         let Some((vi, link, peer_index)) = found else {
             self.counters.count(Counter::DropStrayConnect);
+            // Who has seen RESP1 does not ask again.
+            self.retire_request(now_ns, frame.fc.s_id, iu.header.connection_id());
             return;
         };
         self.heard(peer_index, now_ns);

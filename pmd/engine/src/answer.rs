@@ -23,7 +23,7 @@ use fcvi_frame::reason::MessageReason;
 use crate::config::{EngineConfig, MAX_UNANSWERED};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Level, RxMessage};
+use crate::endpoint::{Level, Link, RxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{AsyncError, Host, Transmit};
 use crate::transmit::{Step, message_template};
@@ -97,6 +97,10 @@ pub(crate) struct Answers {
     template: Option<HeaderTemplate>,
     /// The last frame that was sent was one of our own.
     read_is_next: bool,
+    /// Recovery wants something sent.
+    pub(crate) recovering: bool,
+    /// With recovery: the reads that were accepted last, as many as a peer can have in flight.
+    accepted: VecDeque<ReadJob>,
 }
 
 impl Answers {
@@ -114,12 +118,17 @@ impl Answers {
             read_limit: reads,
             template: None,
             read_is_next: true,
+            recovering: false,
+            accepted: VecDeque::with_capacity(match config.recovery {
+                Some(_) if reads > 0 => MAX_UNANSWERED as usize,
+                Some(_) | None => 0,
+            }),
         }
     }
 
-    /// Is the next frame one of these? Responses always; reads in turn with our own frames.
+    /// Is the next frame one of these? Responses always, and what recovery wants; reads in turn with our own frames.
     pub(crate) fn are_next(&self) -> bool {
-        self.read_is_next || !self.responses.is_empty()
+        self.read_is_next || self.recovering || !self.responses.is_empty()
     }
 
     /// A frame was sent: one of these, or one of our own.
@@ -127,8 +136,8 @@ impl Answers {
         self.read_is_next = !answer;
     }
 
-    fn is_empty(&self) -> bool {
-        self.responses.is_empty() && self.reads.is_empty()
+    pub(crate) fn is_empty(&self) -> bool {
+        self.responses.is_empty() && self.reads.is_empty() && !self.recovering
     }
 
     /// False if there are as many as the peer was told.
@@ -138,6 +147,42 @@ impl Answers {
             self.reads.push_back(job);
         }
         room
+    }
+
+    /// A read was accepted that may be asked for again.
+    pub(crate) fn remember_read(&mut self, job: ReadJob) {
+        if self.accepted.len() >= MAX_UNANSWERED as usize {
+            self.accepted.pop_front();
+        }
+        self.accepted.push_back(job);
+    }
+
+    /// The read that this repeats, if it is one of the last.
+    pub(crate) fn accepted(&self, request: &DeviceHeader, ox_id: u16) -> Option<ReadJob> {
+        let same = |job: &&ReadJob| {
+            job.msg_id == request.msg_id
+                && job.source == (request.rmt_va, request.rmt_va_handle)
+                && (job.length_bytes, job.at.ox_id) == (request.tot_len, ox_id)
+        };
+        self.accepted.iter().find(same).copied()
+    }
+
+    /// Answers an accepted read from this byte on, `room` bytes a frame, unless its answer has
+    /// yet to come there. False if there is no room for it.
+    pub(crate) fn answer_again(&mut self, job: ReadJob, from_bytes: u32, room: u32) -> bool {
+        let begun = ReadJob {
+            sent_bytes: from_bytes,
+            next_seq_cnt: job.at.seq_cnt.wrapping_add((from_bytes / room) as u16),
+            ..job
+        };
+        match self.reads.iter_mut().find(|r| r.msg_id == job.msg_id) {
+            Some(answer) if answer.sent_bytes <= from_bytes => true,
+            Some(answer) => {
+                *answer = begun;
+                true
+            }
+            None => self.add_read(begun),
+        }
     }
 
     /// False if there is no room: the peer did not wait for its responses.
@@ -222,8 +267,22 @@ impl Engine {
         let Some(link) = self.endpoint(vi).and_then(|ep| ep.link) else {
             return false;
         };
+        let mut header = self.response_header(&link, response);
+        if let (Some(device), Some(reason)) = (header.device.as_mut(), refused) {
+            device.flags = message_response::ERROR;
+            device.parameter = reason.to_parameter();
+        }
+        let sent = host.transmit_control(&header, &[]) == Transmit::Sent;
+        if sent {
+            self.counters.count(Counter::TxResponses);
+        }
+        sent
+    }
+
+    /// The header of a response without error.
+    pub(crate) fn response_header(&self, link: &Link, response: &Response) -> FrameHeader {
         let at = response.at;
-        let header = FrameHeader {
+        FrameHeader {
             dst: MacAddress::vn2vn(link.peer),
             src: self.mac,
             sof: Sof::I3,
@@ -244,24 +303,23 @@ impl Engine {
             device: Some(DeviceHeader {
                 handle: link.peer_handle,
                 opcode: response.opcode,
-                flags: refused.map_or(0, |_| message_response::ERROR),
+                flags: 0,
                 msg_id: response.msg_id,
-                parameter: refused.map_or(0, MessageReason::to_parameter),
+                parameter: 0,
                 rmt_va: 0,
                 rmt_va_handle: 0,
                 tot_len: 0,
             }),
-        };
-        let sent = host.transmit_control(&header, &[]) == Transmit::Sent;
-        if sent {
-            self.counters.count(Counter::TxResponses);
         }
-        sent
     }
 
     /// Sends one frame that the peer is owed.
     pub(crate) fn send_answer<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
         let Some(response) = self.oldest_response(vi) else {
+            let recovering = |tx: &mut TxStream| tx.answers.recovering;
+            if self.tx_mut(vi).is_some_and(recovering) {
+                return self.send_recovery(now_ns, vi, host);
+            }
             return self.send_read_data(now_ns, vi, host);
         };
         if !self.send_response(vi, &response, None, host) {
@@ -289,9 +347,6 @@ impl Engine {
             tx.answering = false;
             return Step::Next;
         };
-        if !job.is_begun() {
-            *template = None;
-        }
         let template = template
             .get_or_insert_with(|| message_template(own, link, Opcode::ReadResponse, job.at.rx_id));
         let left = job.length_bytes - job.sent_bytes;
@@ -308,6 +363,7 @@ impl Engine {
         self.counters.count(Counter::TxFrames);
         if last {
             reads.pop_front();
+            tx.answers.template = None;
             tx.answering = !tx.answers.is_empty();
             self.counters.count(Counter::TxResponses);
         }

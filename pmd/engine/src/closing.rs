@@ -16,6 +16,7 @@ use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
 use crate::engine::Engine;
 use crate::host::Host;
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 /// What ends a connection at its other end.
@@ -186,7 +187,13 @@ impl Engine {
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
     ) {
-        let index = self.closing_index(frame.fc.s_id, iu.header.connection_id());
+        let (s_id, connection_id) = (frame.fc.s_id, iu.header.connection_id());
+        let fits = |farewell: &Farewell| {
+            (farewell.peer == s_id || skips(Check::ConnectionPeer))
+                && (farewell.connection_id == connection_id || skips(Check::ConnectionId))
+        };
+        let waits = |closing: &Option<Closing>| closing.as_ref().is_some_and(|c| fits(&c.farewell));
+        let index = self.closing.iter().position(waits);
         let Some((index, closing)) = index.and_then(|at| Some((at, self.closing[at].as_mut()?)))
         else {
             self.counters.count(Counter::DropStrayConnect);

@@ -4,6 +4,8 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
 
+use crate::recovery::RecoveryConfig;
+
 /// Messages of Reliable Reception, at most, for which one VI lacks the response; so every VI can
 /// keep the responses that its port has no room for, whatever either end is configured for.
 pub const MAX_UNANSWERED: u32 = 256;
@@ -54,6 +56,9 @@ pub struct EngineConfig {
     /// Descriptors that one VI has in flight at a time, 1 to [`MAX_UNANSWERED`]. More are sent
     /// when earlier ones complete. What it keeps for its peer does not depend on this.
     pub max_unanswered: u32,
+    /// Message recovery is offered for connections of the reliable levels, and how it is done;
+    /// `None`: the first frame that is lost breaks them.
+    pub recovery: Option<RecoveryConfig>,
 }
 
 impl EngineConfig {
@@ -77,6 +82,7 @@ impl EngineConfig {
             message_window: 1 << 24,
             max_reads_accepted: 16,
             max_unanswered: 64,
+            recovery: None,
         }
     }
 

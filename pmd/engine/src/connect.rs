@@ -33,9 +33,11 @@ use fcvi_frame::reason::MessageReason;
 
 use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS};
 use crate::counters::Counter;
-use crate::endpoint::{Await, EndpointState, Link, Phase, RxStream, TxStream, ViParams};
+use crate::endpoint::{Await, EndpointState, Level, Link, Phase, RxStream, TxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
 use crate::host::Host;
+use crate::recovery::RxRecovery;
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 /// Why a connection was not made.
@@ -100,7 +102,7 @@ impl Engine {
             rdma_write: params.rdma_write,
             rdma_read: params.rdma_read,
             in_order: true,
-            recovery: false,
+            recovery: self.recovers(params.level),
             max_transfer_bytes: params.max_transfer_bytes,
             qos_class: profile::QOS_CLASS_3,
             cs_ctl: profile::CS_CTL,
@@ -113,14 +115,9 @@ impl Engine {
         }
     }
 
-    /// A handle for this VI that no earlier one helps to guess [FCVI P-9].
-    pub(crate) fn new_handle<H: Host>(&mut self, vi: ViIndex, host: &mut H) -> u32 {
-        loop {
-            let handle = (host.random() << 16) | vi.0;
-            if handle != profile::HANDLE_NONE && handle >> 16 != 0 {
-                return handle;
-            }
-        }
+    /// Is recovery offered at this level [FCVI P-16]?
+    fn recovers(&self, level: Level) -> bool {
+        self.config.recovery.is_some() && level != Level::UnreliableDelivery
     }
 
     /// The outcome of a connection call on this VI, once.
@@ -168,15 +165,28 @@ impl Engine {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        link: Link,
+        mut link: Link,
         first_msg_id: u32,
         expected: u32,
     ) {
+        let agreed_bytes = self.data_field_bytes(link.peer);
+        let receive_bytes = &mut link.remote.receive_data_field_bytes;
+        *receive_bytes = agreed_bytes.min(*receive_bytes);
         let peer_index = self.adopt_peer(now_ns, link.peer);
         let Some(level) = self.level_of(vi) else {
             return;
         };
-        let tx = TxStream::new(&self.config, &link, level, first_msg_id);
+        let recovery = link.remote.recovery && self.recovers(level);
+        let recovery = self.config.recovery.as_ref().filter(|_| recovery);
+        let tx = TxStream::new(&self.config, &link, level, first_msg_id, recovery);
+        let rx = recovery.map(|recovery| {
+            let data_field_bytes = link.data_field_bytes(&self.config);
+            Box::new(RxRecovery::new(
+                recovery,
+                data_field_bytes,
+                self.config.unanswered(),
+            ))
+        });
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -184,6 +194,7 @@ impl Engine {
         ep.rx = RxStream {
             expected,
             timer_set: ep.rx.timer_set,
+            recovery: rx,
             ..RxStream::default()
         };
         ep.peer = link.peer;
@@ -196,10 +207,10 @@ impl Engine {
         let vi = ViIndex(iu.header.handle & 0xFFFF);
         let ep = self.endpoint(vi)?;
         let link = ep.link.as_ref()?;
-        (ep.handle == iu.header.handle
-            && link.peer == frame.fc.s_id
-            && link.connection_id == iu.header.connection_id())
-        .then_some(vi)
+        let fits = ep.is_addressed(iu)
+            && (link.peer == frame.fc.s_id || skips(Check::ConnectionPeer))
+            && (link.connection_id == iu.header.connection_id() || skips(Check::ConnectionId));
+        fits.then_some(vi)
     }
 
     /// An IU of the connect exchange of this link.
@@ -216,6 +227,22 @@ impl Engine {
             port_name: 0,
             connection_id: link.connection_id,
         }
+    }
+
+    /// Sends RESP1 or RESP2 of this endpoint's link. If it is to be sent again, it is a new
+    /// sequence: a frame that is still on its way has its own identity.
+    pub(crate) fn send_link_iu<H: Host>(
+        &mut self,
+        vi: ViIndex,
+        iu: &ConnectionIu,
+        payload: &[u8],
+        host: &mut H,
+    ) -> bool {
+        let sent = self.send_connection_iu(iu, payload, host);
+        if sent && let Some(link) = self.endpoint_mut(vi).and_then(|ep| ep.link.as_mut()) {
+            link.at = iu.at.following();
+        }
+        sent
     }
 
     /// Sets the timer of this endpoint to the next moment at which its procedure wants attention.

@@ -51,6 +51,15 @@ impl Sequence {
         }
     }
 
+    /// The next sequence of the same end of the exchange.
+    pub(crate) fn following(self) -> Self {
+        Self {
+            seq_id: self.seq_id.wrapping_add(1),
+            seq_cnt: self.next_seq_cnt(),
+            ..self
+        }
+    }
+
     /// SEQ_CNT of what comes after it.
     pub(crate) fn next_seq_cnt(self) -> u16 {
         self.seq_cnt.wrapping_add(1)
@@ -127,6 +136,9 @@ impl Engine {
     ) {
         if !well_formed(frame, iu.header.opcode) {
             self.counters.count(Counter::DropBadIu);
+            return;
+        }
+        if !self.may_connect(frame.fc.s_id) {
             return;
         }
         match iu.header.opcode {

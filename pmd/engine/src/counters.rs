@@ -1,25 +1,34 @@
 //! Every drop and every event of the engine, with its reason.
 
+/// An enum of counters with their names: `What of it => "name",`.
 macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+) => {
-        /// What the engine counts.
+    (
+        #[doc = $what:literal] $counter:ident:
+        $($(#[doc = $doc:literal])+ $variant:ident => $name:literal,)+
+    ) => {
+        #[doc = $what]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(usize)]
-        pub enum Counter { $($(#[doc = $doc])+ $variant,)+ }
+        pub enum $counter { $($(#[doc = $doc])+ $variant,)+ }
 
-        impl Counter {
+        impl $counter {
             /// All of them, in the order of their numbers.
-            pub const ALL: &'static [Counter] = &[$(Counter::$variant,)+];
+            pub const ALL: &'static [$counter] = &[$($counter::$variant,)+];
 
             /// The stable name under which it is shown.
             pub const fn name(self) -> &'static str {
-                match self { $(Counter::$variant => $name,)+ }
+                match self { $($counter::$variant => $name,)+ }
             }
         }
     };
 }
 
+pub(crate) use counters;
+
 counters! {
+    /// What the engine counts.
+    Counter:
+
     /// Messages whose last frame was sent.
     TxMessages => "tx_messages",
     /// Data frames sent.
@@ -32,6 +41,44 @@ counters! {
     TxResponses => "tx_responses",
     /// Responses that completed what was in flight, or refused it.
     RxResponses => "rx_responses",
+    /// Acknowledgements sent, those with missing ranges among them.
+    TxAcknowledgements => "tx_acknowledgements",
+    /// Acknowledgements accepted, those with missing ranges among them.
+    RxAcknowledgements => "rx_acknowledgements",
+    /// Acknowledgements that a send or write carried.
+    TxAcknowledgementsCarried => "tx_acknowledgements_carried",
+    /// Acknowledgements accepted that a send or write carried.
+    RxAcknowledgementsCarried => "rx_acknowledgements_carried",
+    /// Acknowledgements sent that list missing ranges.
+    TxGapReports => "tx_gap_reports",
+    /// Acknowledgements accepted that list missing ranges.
+    RxGapReports => "rx_gap_reports",
+    /// Acknowledgements that a newer one overtook.
+    StaleAcknowledgements => "stale_acknowledgements",
+    /// Frames sent again because they were missing, or because the peer was silent.
+    FramesResent => "frames_resent",
+    /// Times that a silent peer was asked.
+    RecoveryTimeouts => "recovery_timeouts",
+    /// Connections given up because the peer stayed silent.
+    GiveUps => "give_ups",
+    /// RDMA reads of the peer that were answered again.
+    ReadsRepeated => "reads_repeated",
+    /// Frames placed ahead of order.
+    AheadPlaced => "ahead_placed",
+    /// Frames ahead of order for which too many runs are kept already.
+    DropAheadIslands => "drop_ahead_islands",
+    /// Frames ahead of order behind a message of which nothing has come.
+    DropAheadUnknown => "drop_ahead_unknown",
+    /// Frames of more messages ahead of order than are kept.
+    DropAheadMessages => "drop_ahead_messages",
+    /// Frames ahead of order without a receive descriptor.
+    DropAheadNoDescriptor => "drop_ahead_no_descriptor",
+    /// Frames ahead of order that would fail in order.
+    DropAheadUnfit => "drop_ahead_unfit",
+    /// Last frames of RDMA writes ahead of order.
+    DropAheadLastOfWrite => "drop_ahead_last_of_write",
+    /// RDMA read requests, and data of RDMA reads, ahead of order.
+    DropAheadRead => "drop_ahead_read",
     /// Not an FCoE frame, or a malformed one.
     DropMalformed => "drop_malformed",
     /// The CRC of the FC frame is wrong.
@@ -46,15 +93,19 @@ counters! {
     DropUnsupportedIu => "drop_unsupported_iu",
     /// No connected VI has this handle and this peer.
     DropUnknownHandle => "drop_unknown_handle",
+    /// The VI that has this handle is connected with another peer.
+    DropWrongPeer => "drop_wrong_peer",
     /// The frame contradicts the connection's attributes.
     DropWrongLevel => "drop_wrong_level",
     /// A message that was already delivered, skipped or given up.
     DropStaleMessage => "drop_stale_message",
     /// A message ID too far ahead.
     DropOutOfWindow => "drop_out_of_window",
-    /// A further frame of a message that is not open.
+    /// A further frame of a message, while none is open.
     DropNoContext => "drop_no_context",
-    /// A further frame whose identifiers are not those of the open message.
+    /// A further frame of another message than the open one.
+    DropOtherMessage => "drop_other_message",
+    /// A frame of the open message whose OX_ID, SEQ_ID or SEQ_CNT are not its own.
     DropSynonym => "drop_synonym",
     /// A frame that the open message already has.
     DropDuplicate => "drop_duplicate",
@@ -92,6 +143,14 @@ counters! {
     PeerCrossed => "peer_crossed",
     /// Peer requests of ours that went back into the pool because half a connection failed.
     PeerReturned => "peer_returned",
+    /// Connection IUs of ports that are not logged in.
+    DropNotLoggedIn => "drop_not_logged_in",
+    /// Connection requests that are known already: sent again, or repeated on their way.
+    KnownRequests => "known_requests",
+    /// Connection requests that came although their time is over.
+    DropLateRequest => "drop_late_request",
+    /// Disconnects of connections that are not there any more: answered, and no more.
+    UnknownDisconnects => "unknown_disconnects",
     /// Connection IUs that fit no procedure of ours.
     DropStrayConnect => "drop_stray_connect",
     /// Disconnects given up without a response.

@@ -14,6 +14,7 @@ use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Former, Link, Phase};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{AsyncError, Host};
+use crate::synonym::{Check, skips};
 
 impl Engine {
     /// The consumer disconnects (VIPL 3.3.5): legal in every state; both queues are
@@ -60,16 +61,23 @@ impl Engine {
         told: Option<MessageReason>,
         host: &mut H,
     ) {
+        if told.is_some() {
+            self.acknowledge_owed(now_ns, vi, host);
+        }
         self.abandon_sending(now_ns, vi);
+        let handle = self.retire_handle(now_ns, vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let handle = core::mem::take(&mut ep.handle);
         ep.tx = None;
         ep.rx.message = None;
+        ep.rx.recovery = None;
         let Some(link) = ep.link.take() else {
             return;
         };
+        // Half a connection that only took too long may still be asked for.
+        let left = told == Some(MessageReason::Disconnected);
+        let asked_no_more = left || !matches!(ep.phase, Phase::AwaitResponse2(_));
         ep.former = Some(Former {
             handle,
             peer: link.peer,
@@ -77,6 +85,9 @@ impl Engine {
             connection_id: link.connection_id,
         });
         self.release_peer(now_ns, link.peer);
+        if !link.originator && asked_no_more {
+            self.retire_request(now_ns, link.peer, link.connection_id);
+        }
         if link.exchange_open {
             let next = link.at.next_seq_cnt();
             self.exchanges.abandon(now_ns, link.at.ox_id, next);
@@ -153,8 +164,16 @@ impl Engine {
         let s_id = frame.fc.s_id;
         let connection_id = iu.header.connection_id();
         let mut known = self.cancel_incoming(s_id, connection_id);
+        if iu.header.handle == profile::HANDLE_NONE {
+            // Only who asked for a connection, and takes that back, does not know our handle.
+            self.retire_request(now_ns, s_id, connection_id);
+        }
         if let Some(vi) = self.disconnected_vi(s_id, iu) {
             known = true;
+            let link = self.endpoint(vi).and_then(|ep| ep.link);
+            if link.is_some_and(|link| !link.originator) {
+                self.retire_request(now_ns, s_id, connection_id);
+            }
             if iu.header.flags & disconnect::ERROR != 0 {
                 let reason = MessageReason::from_parameter(iu.header.parameter);
                 self.told_failure(now_ns, vi, reason, host);
@@ -164,6 +183,7 @@ impl Engine {
         let reason = if known {
             MessageReason::None
         } else {
+            self.counters.count(Counter::UnknownDisconnects);
             MessageReason::UnknownHandle
         };
         let answer = ConnectionIu {
@@ -186,12 +206,14 @@ impl Engine {
     /// while the other end does not know our handle yet.
     fn disconnected_vi(&self, s_id: NPortId, iu: &IuView<'_>) -> Option<ViIndex> {
         let connection_id = iu.header.connection_id();
-        let fits = |link: &Link| link.peer == s_id && link.connection_id == connection_id;
+        let fits = |link: &Link| {
+            (link.peer == s_id || skips(Check::ConnectionPeer))
+                && (link.connection_id == connection_id || skips(Check::ConnectionId))
+        };
         if iu.header.handle != profile::HANDLE_NONE {
             let vi = ViIndex(iu.header.handle & 0xFFFF);
             let ep = self.endpoint(vi)?;
-            return (ep.handle == iu.header.handle && ep.link.as_ref().is_some_and(fits))
-                .then_some(vi);
+            return (ep.is_addressed(iu) && ep.link.as_ref().is_some_and(fits)).then_some(vi);
         }
         let at = self.endpoints.iter().position(|ep| {
             ep.as_ref().is_some_and(|ep| {

@@ -3,16 +3,19 @@
 use fcvi_frame::connect::Attributes;
 use fcvi_frame::fc::{FCtl, NPortId};
 use fcvi_frame::flags::{ConnectMode, WireReliability, message_request};
-use fcvi_frame::frame::HeaderTemplate;
+use fcvi_frame::frame::{HeaderTemplate, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
 use crate::answer::Answers;
 use crate::closing::Farewell;
+use crate::config::EngineConfig;
 use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
 use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
+use crate::recovery::{RxRecovery, TxRecovery};
+use crate::synonym::{Check, skips};
 use crate::transmit::InFlight;
 
 /// Reliability level of a VI (VIPL 4.6).
@@ -126,7 +129,7 @@ pub(crate) struct Link {
     pub(crate) peer: NPortId,
     pub(crate) peer_handle: u32,
     pub(crate) connection_id: u32,
-    /// What we send on the exchange of the connect procedure: RESP1 or RESP2.
+    /// What we send next on the exchange of the connect procedure: RESP1 or RESP2.
     pub(crate) at: Sequence,
     /// We asked for the connection.
     pub(crate) originator: bool,
@@ -137,6 +140,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// The largest data field that both ends take.
+    pub(crate) fn data_field_bytes(&self, config: &EngineConfig) -> u16 {
+        let theirs = self.remote.receive_data_field_bytes;
+        config.data_field_bytes.min(theirs)
+    }
+
     /// What ends this connection.
     pub(crate) fn farewell(&self, reason: MessageReason, error: bool) -> Farewell {
         Farewell {
@@ -180,13 +189,15 @@ pub(crate) struct TxStream {
     pub(crate) send_payload_bytes: u32,
     pub(crate) write_payload_bytes: u32,
     pub(crate) framing: Framing,
-    /// What is sent is not complete at once: the level is Reliable Reception, or something
-    /// is in flight.
+    /// What is sent is not complete at once: the level is Reliable Reception, what is lost is
+    /// sent again, or something is in flight.
     pub(crate) tracked: bool,
     /// There are `answers` to be sent.
     pub(crate) answering: bool,
     pub(crate) in_flight: InFlight,
     pub(crate) answers: Answers,
+    /// If what is lost is sent again.
+    pub(crate) recovery: Option<Box<TxRecovery>>,
 }
 
 /// What a message that is being put together is for.
@@ -224,6 +235,8 @@ pub(crate) struct RxStream {
     /// Mexp: the message ID of the next new message.
     pub(crate) expected: u32,
     pub(crate) message: Option<RxMessage>,
+    /// If what is lost is sent again.
+    pub(crate) recovery: Option<Box<RxRecovery>>,
     pub(crate) deadline_ns: u64,
     pub(crate) timer_set: bool,
 }
@@ -262,6 +275,11 @@ impl Endpoint {
             peer_request: None,
             former: None,
         }
+    }
+
+    /// Does a connection IU name the handle of this endpoint's procedure?
+    pub(crate) fn is_addressed(&self, iu: &IuView<'_>) -> bool {
+        self.handle == iu.header.handle || skips(Check::ConnectionHandle)
     }
 
     /// A connection procedure starts: what an earlier one came to is told no more.

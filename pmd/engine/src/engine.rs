@@ -1,15 +1,18 @@
 //! The tables of one N_Port, and the verbs that the poll loop calls.
 
 use fcvi_frame::ethernet::MacAddress;
+use fcvi_frame::fc::NPortId;
 
 use crate::accept::{Incoming, Listener};
 use crate::closing::Closing;
 use crate::config::EngineConfig;
 use crate::counters::Counters;
+use crate::dead::Dead;
 use crate::endpoint::{Endpoint, EndpointState, Phase, ViParams};
 use crate::exchange::ExchangePool;
 use crate::host::Host;
 use crate::liveness::Peer;
+use crate::logins::Logins;
 use crate::timer::{TimerKey, TimerTable};
 
 /// The number of a VI in its engine.
@@ -33,6 +36,9 @@ pub struct Engine {
     pub(crate) mac: MacAddress,
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     pub(crate) exchanges: ExchangePool,
+    pub(crate) dead_handles: Dead<u32>,
+    /// S_ID and connection ID.
+    pub(crate) dead_requests: Dead<(NPortId, u32)>,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) incoming: Vec<Option<Incoming>>,
     pub(crate) closing: Vec<Option<Closing>>,
@@ -44,6 +50,8 @@ pub struct Engine {
     pub(crate) next_peer_request: u64,
     pub(crate) next_generation: u32,
     pub(crate) probing: bool,
+    /// `None` where every port may connect.
+    pub(crate) logins: Option<Logins>,
 }
 
 impl Engine {
@@ -54,6 +62,8 @@ impl Engine {
             mac: MacAddress::vn2vn(config.n_port_id),
             endpoints: (0..max_vi).map(|_| None).collect(),
             exchanges: ExchangePool::new(config.r_a_tov_ns, (first >> 32) as u16),
+            dead_handles: Dead::new(config.r_a_tov_ns),
+            dead_requests: Dead::new(config.r_a_tov_ns),
             listeners: Vec::new(),
             incoming: Vec::with_capacity(config.max_incoming as usize),
             closing: Vec::with_capacity(config.max_closing as usize),
@@ -69,6 +79,7 @@ impl Engine {
             next_peer_request: 0,
             next_generation: (first >> 16) as u32,
             probing: false,
+            logins: None,
             config,
         }
     }
@@ -117,6 +128,8 @@ impl Engine {
             self.timers.clear(TimerKey::Receive(vi.0));
             self.timers.clear(TimerKey::Connect(vi.0));
             self.timers.clear(TimerKey::Answer(vi.0));
+            self.timers.clear(TimerKey::Acknowledge(vi.0));
+            self.timers.clear(TimerKey::Recover(vi.0));
         }
         idle
     }
@@ -142,6 +155,10 @@ impl Engine {
                 TimerKey::Receive(slot) => self.receive_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Connect(slot) => self.connect_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Answer(slot) => self.answer_timeout(now_ns, ViIndex(slot), host),
+                TimerKey::Acknowledge(slot) => {
+                    self.acknowledge_timeout(now_ns, ViIndex(slot), host);
+                }
+                TimerKey::Recover(slot) => self.recover_timeout(now_ns, ViIndex(slot), host),
                 TimerKey::Incoming(index) => self.incoming_timeout(index),
                 TimerKey::Closing(index) => self.closing_timeout(now_ns, index, host),
                 TimerKey::Liveness => self.liveness_timeout(now_ns, host),

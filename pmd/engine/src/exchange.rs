@@ -1,6 +1,7 @@
 //! OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again [FCVI P-10].
 //!
-//! OX_IDs go round-robin through 0x0000..=0xFFFE. Each remembers the SEQ_ID and
+//! OX_IDs go round-robin through 0x0000..=0xF7FF; those behind are for the link
+//! services of the login machine. Each remembers the SEQ_ID and
 //! the SEQ_CNT that come next on it, so that the triple repeats only after 256
 //! uses of the OX_ID. An exchange that ended cleanly frees its OX_ID at once;
 //! one that was given up is dead for R_A_TOV. A dry pool is back-pressure.
@@ -9,8 +10,11 @@
 
 use std::collections::VecDeque;
 
-/// 0xFFFF means "unassigned" and is never used.
-const OX_IDS: usize = 0xFFFF;
+use crate::login::FIRST_OX_ID;
+use crate::synonym::{Check, skips};
+
+/// Those from here on are not ours. 0xFFFF means "unassigned" and is never used.
+pub(crate) const OX_IDS: usize = FIRST_OX_ID as usize;
 /// OX_IDs that only messages may take.
 const MESSAGE_SHARE: usize = OX_IDS / 4;
 
@@ -99,7 +103,9 @@ impl ExchangePool {
 
     /// The exchange was given up: frames of it may still be on their way.
     pub(crate) fn abandon(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
-        if let Some(next) = self.next.get_mut(ox_id as usize) {
+        if skips(Check::DeadExchange) {
+            self.close(ox_id, seq_cnt);
+        } else if let Some(next) = self.next.get_mut(ox_id as usize) {
             next.seq_cnt = seq_cnt;
             self.dead.push_back((now_ns + self.r_a_tov_ns, ox_id));
         }

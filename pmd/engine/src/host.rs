@@ -105,12 +105,12 @@ pub struct SendWork {
 pub enum Claim {
     /// No descriptor is posted.
     Empty,
-    /// The head is ours and holds so many bytes.
+    /// It is ours and holds so many bytes.
     Ready {
         /// Bytes of all its data segments.
         capacity_bytes: u32,
     },
-    /// The head is ours but unusable: complete it with these bits.
+    /// It is unusable: to be completed with these bits in its turn.
     Fault(Status),
 }
 
@@ -177,17 +177,37 @@ pub trait Host {
         last: bool,
     ) -> Transmit;
 
+    /// What the descriptor `ahead` places behind the oldest in flight wants done; with `ahead`
+    /// as many as are in flight, the one that [`Host::next_send`] named.
+    fn sent_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork>;
+
+    /// Sends a frame of that descriptor again: as [`Host::transmit_data`], which goes on as if
+    /// nothing had happened in between.
+    fn transmit_again(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit;
+
     /// Sends one single-frame sequence that carries `payload` (a multiple of 4 bytes).
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit;
 
-    /// Claims the head of the receive queue for a message that starts.
+    /// Claims the first descriptor of the receive queue that is not claimed, for a message that
+    /// starts. Several are claimed only while messages come ahead of order. One with a `Fault`
+    /// stays unclaimed; if none in front of it is claimed, [`Host::complete_receive`] may follow.
     fn claim_receive(&mut self, vi: ViIndex) -> Claim;
 
-    /// Places bytes into the claimed descriptor; the engine has checked that they fit.
-    /// `false` if its memory is no longer valid.
-    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool;
+    /// Places bytes into the claimed descriptor that so many others are claimed in front of;
+    /// the engine has checked that they fit, and places no byte twice. `false` if its memory is
+    /// no longer valid.
+    fn place_receive(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8])
+    -> bool;
 
-    /// Takes the claimed head off the receive queue with this outcome.
+    /// Takes the head off the receive queue with this outcome: it is claimed, or has a fault.
     fn complete_receive(&mut self, vi: ViIndex, completion: Completion);
 
     /// May the peer of this VI write there: handle, tag, range and rights.

@@ -13,15 +13,22 @@
 //! | `endpoint` | one VI: its state, its two message streams |
 //! | `transmit` | descriptors cut into frames; what is in flight, until it is answered |
 //! | `receive` | frames checked, matched to endpoints, and put together |
+//! | `recovery` | what is lost is sent again, on networks that lose frames |
 //! | `answer` | what a peer is owed: responses of Reliable Reception, the data of its reads |
 //! | `connect`, `accept` | a connection made: the client's half, the server's half |
 //! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
 //! | `connection_iu` | the frames of these procedures |
 //! | `port_lost` | the port itself failed |
+//! | `logins` | who may connect where ports find each other; another address for ourselves |
 //! | `liveness` | are the N_Ports of our connections still there |
+//! | `synonym` | the checks that tell stale frames, by name |
+//! | `dead` | handles and requests that are over, until no frame with them can be on its way |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
+//! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with the neighbours, FARP; knows nothing of [`Engine`] |
 //! | [`counters`] | every drop and every event, with its reason |
+//! | [`vn_port`] | [`VnPort`](vn_port::VnPort): discovery and logins together |
+//! | [`vn2vn`] | [`Vn2vn`]: FIP VN2VN, a machine of its own: our N_Port_ID, and the neighbours |
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -29,12 +36,16 @@ mod answer;
 mod closing;
 mod connect;
 mod connection_iu;
+mod dead;
 mod disconnect;
 mod endpoint;
 mod exchange;
 mod liveness;
+mod logins;
 mod port_lost;
 mod receive;
+mod recovery;
+mod synonym;
 mod timer;
 mod transmit;
 
@@ -42,6 +53,9 @@ pub mod config;
 pub mod counters;
 pub mod engine;
 pub mod host;
+pub mod login;
+pub mod vn2vn;
+pub mod vn_port;
 
 #[cfg(test)]
 mod testkit;
@@ -55,4 +69,6 @@ pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
 pub use host::{AsyncError, Claim, Completion, Host, Operation, SendWork, Status, Transmit};
+pub use recovery::RecoveryConfig;
 pub use transmit::Pumped;
+pub use vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnEvent};

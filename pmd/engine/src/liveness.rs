@@ -33,6 +33,13 @@ pub(crate) struct Peer {
     exchange: Option<(u16, u16)>,
 }
 
+impl Peer {
+    #[cfg(test)]
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections
+    }
+}
+
 impl Engine {
     /// Counts a connection to this port; returns its place for [`Engine::heard`].
     pub(crate) fn adopt_peer(&mut self, now_ns: u64, id: NPortId) -> u32 {
@@ -248,7 +255,8 @@ impl Engine {
         let peer = &mut self.peers[at];
         let before = peer.port_name.replace(adisc.port_name);
         if let Some((ox_id, seq_cnt)) = peer.exchange.take() {
-            self.exchanges.close(ox_id, seq_cnt);
+            // Nothing but the OX_ID says what an answer is to: none may find it in use again.
+            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
         }
         self.heard(at as u32, now_ns);
         if before.is_some_and(|name| name != adisc.port_name) {

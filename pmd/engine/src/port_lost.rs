@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Every port with which there is a connection or half a one.
-    fn known_ports(&self) -> Vec<NPortId> {
+    pub(crate) fn known_ports(&self) -> Vec<NPortId> {
         let mut ports = Vec::new();
         for ep in self.endpoints.iter().flatten() {
             ports.extend(ep.link.as_ref().map(|link| link.peer));

@@ -6,10 +6,12 @@
 //! nothing. Only what passed them all may break a connection.
 
 mod failure;
+mod follows;
 mod read_request;
 mod response;
 
 use self::failure::{Failure, complete_error};
+use self::follows::{Follows, follows};
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FCtl, FcType};
 use fcvi_frame::fcoe::Sof;
@@ -22,6 +24,7 @@ use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{AsyncError, Claim, Completion, Host, Status};
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 impl Engine {
@@ -39,10 +42,10 @@ impl Engine {
                 return;
             }
         };
-        if frame.fc.d_id != self.config.n_port_id
-            || frame.ethernet.dst != self.mac
-            || frame.ethernet.src != MacAddress::vn2vn(frame.fc.s_id)
-        {
+        let ours = frame.fc.d_id == self.config.n_port_id
+            && frame.ethernet.dst == self.mac
+            && frame.ethernet.src == MacAddress::vn2vn(frame.fc.s_id);
+        if !(ours || skips(Check::Addresses)) {
             self.counters.count(Counter::DropBadAddress);
             return;
         }
@@ -89,14 +92,20 @@ impl Engine {
         let ep = self.endpoints.get(slot).and_then(Option::as_ref);
         match ep {
             Some(ep)
-                if ep.handle == iu.header.handle
-                    && ep.peer == frame.fc.s_id
+                if (ep.handle == iu.header.handle || skips(Check::Handle))
+                    && (ep.peer == frame.fc.s_id || skips(Check::Peer))
                     && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_)) =>
             {
                 Some(ViIndex(slot as u32))
             }
             _ => {
-                self.counters.count(Counter::DropUnknownHandle);
+                let names = |ep: &Endpoint| ep.handle != 0 && ep.handle == iu.header.handle;
+                let wrong_peer = ep.is_some_and(|ep| names(ep) && ep.peer != frame.fc.s_id);
+                self.counters.count(if wrong_peer {
+                    Counter::DropWrongPeer
+                } else {
+                    Counter::DropUnknownHandle
+                });
                 None
             }
         }
@@ -129,9 +138,11 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return;
         }
-        let peer_index = ep.peer_index;
+        let (peer_index, recovers) = (ep.peer_index, ep.rx.recovery.is_some());
         self.heard(peer_index, now_ns);
-        if frame.sof == Sof::I3 {
+        if recovers {
+            self.take_recovered(now_ns, vi, frame, iu, host);
+        } else if frame.sof == Sof::I3 {
             if self.start_message(now_ns, vi, frame, iu, host) {
                 self.take_fragment(now_ns, vi, frame, iu, host);
             }
@@ -142,7 +153,7 @@ impl Engine {
 
     /// Opens the message of a SOFi3 frame; false if the frame is dropped.
     #[inline]
-    fn start_message<H: Host>(
+    pub(crate) fn start_message<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -194,10 +205,11 @@ impl Engine {
         };
         let ahead = iu.header.msg_id.wrapping_sub(ep.rx.expected);
         if ahead > i32::MAX as u32 {
-            self.counters.count(Counter::DropStaleMessage);
-            return false;
-        }
-        if ahead > window {
+            if !skips(Check::OlderMessage) {
+                self.counters.count(Counter::DropStaleMessage);
+                return false;
+            }
+        } else if ahead > window && !skips(Check::MessageWindow) {
             self.counters.count(Counter::DropOutOfWindow);
             return false;
         }
@@ -311,24 +323,25 @@ impl Engine {
             return false;
         };
         let fc = &frame.fc;
-        if message.msg_id != iu.header.msg_id {
-            self.counters.count(Counter::DropNoContext);
+        if message.msg_id != iu.header.msg_id && !skips(Check::OpenMessage) {
+            self.counters.count(Counter::DropOtherMessage);
             return false;
         }
-        if message.ox_id != fc.ox_id || message.seq_id != fc.seq_id {
+        let same_exchange = (message.ox_id, message.seq_id) == (fc.ox_id, fc.seq_id);
+        if !(same_exchange || skips(Check::OpenExchange)) {
             self.counters.count(Counter::DropSynonym);
             return false;
         }
         if message.kind == RxKind::Discard {
             return true;
         }
-        let ahead = fc.seq_cnt.wrapping_sub(message.next_seq_cnt);
-        if ahead > i16::MAX as u16 || fc.parameter < message.placed_bytes {
-            self.counters.count(Counter::DropDuplicate);
-            return false;
-        }
-        if ahead == 0 && fc.parameter == message.placed_bytes {
-            return true;
+        match follows(fc, message.next_seq_cnt, message.placed_bytes) {
+            Follows::Duplicate => {
+                self.counters.count(Counter::DropDuplicate);
+                return false;
+            }
+            Follows::Next => return true,
+            Follows::Gap => {}
         }
         // In range and ours, but not the next one: frames between are gone.
         self.fail_message(now_ns, vi, Failure::Incomplete, host);
@@ -337,7 +350,7 @@ impl Engine {
 
     /// Places the bytes of an accepted frame and, with the last one, completes the message.
     #[inline]
-    fn take_fragment<H: Host>(
+    pub(crate) fn take_fragment<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -360,7 +373,7 @@ impl Engine {
             RxKind::Receive { capacity_bytes } => {
                 if end > u64::from(capacity_bytes.min(max_transfer_bytes)) {
                     Err(Failure::TooLong)
-                } else if host.place_receive(vi, offset, iu.payload) {
+                } else if host.place_receive(vi, 0, offset, iu.payload) {
                     Ok(())
                 } else {
                     Err(Failure::Protection)
@@ -404,7 +417,7 @@ impl Engine {
     }
 
     #[inline]
-    fn finish_message<H: Host>(
+    pub(crate) fn finish_message<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -415,7 +428,11 @@ impl Engine {
             return;
         };
         ep.rx.message = None;
-        let reception = ep.params.level == Level::ReliableReception;
+        let mut reception = ep.params.level == Level::ReliableReception;
+        if let Some(recovery) = ep.rx.recovery.as_mut() {
+            recovery.finished(done.msg_id);
+            reception = false;
+        }
         self.counters.count(Counter::RxMessages);
         let (claimed, remote_write) = match done.kind {
             RxKind::Receive { .. } => (true, false),
@@ -438,12 +455,18 @@ impl Engine {
         }
     }
 
-    /// An incomplete message must get its next frame within E_D_TOV.
-    fn watch_message(&mut self, now_ns: u64, vi: ViIndex) {
-        let deadline = now_ns + self.config.e_d_tov_ns;
+    /// An incomplete message must get its next frame within E_D_TOV; with recovery it has
+    /// FCVI_ULP_TIMEOUT for that.
+    pub(crate) fn watch_message(&mut self, now_ns: u64, vi: ViIndex) {
+        let (strict_ns, recovering_ns) = (self.config.e_d_tov_ns, self.config.ulp_timeout_ns);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
+        let deadline = now_ns
+            + match ep.rx.recovery {
+                None => strict_ns,
+                Some(_) => recovering_ns,
+            };
         ep.rx.deadline_ns = deadline;
         if !ep.rx.timer_set {
             ep.rx.timer_set = true;

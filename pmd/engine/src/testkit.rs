@@ -5,9 +5,11 @@
 //! | [`rng`] | numbers from a seed |
 //! | [`host`] | queues, memory and a log of everything a consumer would see |
 //! | [`wire`] | frames on their way: lost, doubled, damaged, late |
+//! | [`without`] | checks left out, to show what they are for |
 //! | [`net`] | engines, hosts and wire under one injected clock |
 
 pub(crate) mod host;
 pub(crate) mod net;
 pub(crate) mod rng;
 pub(crate) mod wire;
+pub(crate) mod without;

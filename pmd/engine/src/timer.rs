@@ -12,6 +12,10 @@ pub(crate) enum TimerKey {
     Connect(u32),
     /// The answer that an endpoint waits for.
     Answer(u32),
+    /// What an endpoint owes its peer: an acknowledgement.
+    Acknowledge(u32),
+    /// The peer of an endpoint is silent.
+    Recover(u32),
     /// A connection request of another port.
     Incoming(u32),
     /// A disconnect that waits for its response.
@@ -22,6 +26,8 @@ pub(crate) enum TimerKey {
 
 /// Not in the heap.
 const NOWHERE: u32 = u32::MAX;
+/// Keys of each endpoint.
+pub(crate) const KEYS_PER_VI: usize = 5;
 
 /// Deadlines in nanoseconds of the caller's clock: a binary heap whose entries
 /// know where they stand.
@@ -37,7 +43,7 @@ pub(crate) struct TimerTable {
 impl TimerTable {
     /// Room for every key of so many endpoints, requests and disconnects.
     pub(crate) fn new(vis: usize, incoming: usize, closing: usize) -> Self {
-        let keys = 1 + 3 * vis + incoming + closing;
+        let keys = 1 + KEYS_PER_VI * vis + incoming + closing;
         Self {
             heap: Vec::with_capacity(keys),
             places: vec![NOWHERE; keys],
@@ -52,8 +58,10 @@ impl TimerTable {
             TimerKey::Receive(slot) => 1 + slot as usize,
             TimerKey::Connect(slot) => 1 + self.vis + slot as usize,
             TimerKey::Answer(slot) => 1 + 2 * self.vis + slot as usize,
-            TimerKey::Incoming(index) => 1 + 3 * self.vis + index as usize,
-            TimerKey::Closing(index) => 1 + 3 * self.vis + self.incoming + index as usize,
+            TimerKey::Acknowledge(slot) => 1 + 3 * self.vis + slot as usize,
+            TimerKey::Recover(slot) => 1 + 4 * self.vis + slot as usize,
+            TimerKey::Incoming(index) => 1 + KEYS_PER_VI * self.vis + index as usize,
+            TimerKey::Closing(index) => 1 + KEYS_PER_VI * self.vis + self.incoming + index as usize,
         }
     }
 
@@ -174,12 +182,14 @@ mod tests {
         let mut model: BTreeMap<TimerKey, u64> = BTreeMap::new();
         for _ in 0..20_000 {
             let n = rng.below(7) as u32;
-            let key = match rng.below(6) {
+            let key = match rng.below(8) {
                 0 => TimerKey::Receive(n),
                 1 => TimerKey::Connect(n),
                 2 => TimerKey::Incoming(n % 5),
                 3 => TimerKey::Closing(n % 3),
                 4 => TimerKey::Answer(n),
+                5 => TimerKey::Acknowledge(n),
+                6 => TimerKey::Recover(n),
                 _ => TimerKey::Liveness,
             };
             let at = rng.below(100);

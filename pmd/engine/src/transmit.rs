@@ -19,10 +19,11 @@ use fcvi_frame::profile;
 use crate::answer::Answers;
 use crate::config::EngineConfig;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Framing, Level, Link, Phase, TxMessage, TxStream};
+use crate::endpoint::{Endpoint, Framing, Level, Link, Phase, RxStream, TxMessage, TxStream};
 use crate::engine::{Engine, ViIndex};
 use crate::exchange::Exchange;
 use crate::host::{Host, Operation, SendWork, Status, Transmit};
+use crate::recovery::{RecoveryConfig, TxRecovery};
 
 /// Why a pump stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,14 +48,16 @@ pub(crate) enum Step {
 
 impl TxStream {
     /// The sending side of a connection that starts with `first_msg_id`.
-    pub(crate) fn new(config: &EngineConfig, link: &Link, level: Level, first_msg_id: u32) -> Self {
+    pub(crate) fn new(
+        config: &EngineConfig,
+        link: &Link,
+        level: Level,
+        first_msg_id: u32,
+        recovery: Option<&RecoveryConfig>,
+    ) -> Self {
         let own = config.n_port_id;
-        let data_field_bytes = config
-            .data_field_bytes
-            .min(link.remote.receive_data_field_bytes);
-        let payload = |opcode: Opcode| {
-            (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
-        };
+        let data_field_bytes = link.data_field_bytes(config);
+        let payload = |opcode: Opcode| payload_room(data_field_bytes, opcode);
         let template = |opcode| message_template(own, link, opcode, RX_ID_UNASSIGNED);
         Self {
             next_msg_id: first_msg_id,
@@ -65,12 +68,18 @@ impl TxStream {
             send_payload_bytes: payload(Opcode::SendRequest),
             write_payload_bytes: payload(Opcode::WriteRequest),
             framing: Framing::of(level),
-            tracked: level == Level::ReliableReception,
+            tracked: level == Level::ReliableReception || recovery.is_some(),
             answering: false,
             in_flight: InFlight::new(level, config, link.remote.max_reads),
             answers: Answers::new(level, config),
+            recovery: recovery.map(|config| Box::new(TxRecovery::new(config, first_msg_id))),
         }
     }
+}
+
+/// Bytes of a message in each of its frames, unless it is the last one.
+pub(crate) fn payload_room(data_field_bytes: u16, opcode: Opcode) -> u32 {
+    (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
 }
 
 impl Framing {
@@ -150,7 +159,11 @@ impl Engine {
             let step = if answer {
                 self.send_answer(now_ns, vi, host)
             } else if tx.message.is_some() {
-                self.send_fragment(now_ns, vi, host)
+                if tx.tracked && self.waits_for_window(now_ns, vi) {
+                    Step::Nothing
+                } else {
+                    self.send_fragment(now_ns, vi, host)
+                }
             } else {
                 self.send_next(now_ns, vi, host)
             };
@@ -220,7 +233,7 @@ impl Engine {
         exchange: Exchange,
         host: &mut H,
     ) -> Step {
-        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
+        let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
             return Step::Broken;
         };
         let template = match work.operation {
@@ -234,8 +247,13 @@ impl Engine {
             sent_bytes: 0,
             next_seq_cnt: exchange.seq_cnt,
         };
-        let per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
+        let mut per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
+        let acknowledges = tx.tracked && rx.acknowledge_in(&mut per_frame);
         match host.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
+            Transmit::Sent if acknowledges => {
+                self.counters.count(Counter::TxAcknowledgementsCarried);
+                rx.acknowledged_in(now_ns);
+            }
             Transmit::Sent => {}
             Transmit::NoRoom => {
                 self.exchanges.close(exchange.ox_id, exchange.seq_cnt);
@@ -258,7 +276,7 @@ impl Engine {
     /// Sends the next frame of the open message.
     #[inline]
     fn send_fragment<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
-        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
+        let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
             return Step::Broken;
         };
         let Some(message) = tx.message.as_mut() else {
@@ -271,8 +289,13 @@ impl Engine {
         let left = message.work.length_bytes - message.sent_bytes;
         let payload_bytes = left.min(room);
         let last = payload_bytes == left;
-        let per_frame = per_frame(message, tx.framing, payload_bytes, last);
+        let mut per_frame = per_frame(message, tx.framing, payload_bytes, last);
+        let acknowledges = tx.tracked && rx.acknowledge_in(&mut per_frame);
         match host.transmit_data(vi, template, &per_frame, payload_bytes, last) {
+            Transmit::Sent if acknowledges => {
+                self.counters.count(Counter::TxAcknowledgementsCarried);
+                rx.acknowledged_in(now_ns);
+            }
             Transmit::Sent => {}
             Transmit::NoRoom => return Step::Blocked,
             Transmit::Fault => return self.sending_fault(now_ns, vi, host),
@@ -343,13 +366,24 @@ impl Engine {
 }
 
 #[inline]
-fn tx_of(ep: &mut Option<Endpoint>) -> Option<&mut TxStream> {
+pub(crate) fn tx_of(ep: &mut Option<Endpoint>) -> Option<&mut TxStream> {
     ep.as_mut()?.tx.as_deref_mut()
+}
+
+#[inline]
+fn streams_of(ep: &mut Option<Endpoint>) -> Option<(&mut TxStream, &mut RxStream)> {
+    let Endpoint { tx, rx, .. } = ep.as_mut()?;
+    Some((tx.as_deref_mut()?, rx))
 }
 
 /// What changes from frame to frame [FCVI P-3, P-6].
 #[inline(always)]
-fn per_frame(message: &TxMessage, framing: Framing, payload_bytes: u32, last: bool) -> PerFrame {
+pub(crate) fn per_frame(
+    message: &TxMessage,
+    framing: Framing,
+    payload_bytes: u32,
+    last: bool,
+) -> PerFrame {
     let f_ctl = if last {
         framing
             .last_f_ctl

@@ -31,6 +31,7 @@ macro_rules! checks {
 
 const CHECKS: &[Check] = checks![
     basics::capabilities_are_sane,
+    basics::impossible_addresses_are_refused,
     basics::empty_bursts_do_nothing,
     basics::every_length_arrives_byte_for_byte,
     basics::bursts_arrive_in_order_both_ways,

@@ -1,6 +1,7 @@
 //! The [`Port`] trait: burst semantics and buffer ownership are stated here and nowhere else.
 
 use core::fmt;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -10,15 +11,18 @@ use crate::sync::mapped::AtomicU32;
 /// A MAC address as it stands in a frame.
 pub type MacBytes = [u8; 6];
 
-/// What a port can do; constant while the port is open.
+/// What a port can do; constant while the port is open, but for the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Capabilities {
     /// The driver's name: `shm`, `af_packet`, `loopback`, ...
     pub driver: &'static str,
     /// What is behind it: a segment name, an interface name.
     pub device: String,
-    /// The MAC address that the port was opened with.
+    /// Our station address: that which the port was opened with, or got since by
+    /// [`Port::change_address`].
     pub mac: MacBytes,
+    /// The network interface's own address, if there is an interface.
+    pub interface_mac: Option<MacBytes>,
     /// The longest frame in bytes, from destination address to the last byte before the FCS.
     pub max_frame_bytes: usize,
     /// A frame that `tx_burst` took is delivered while its receiver lives and reads.
@@ -195,6 +199,16 @@ pub trait Port: Send {
     /// What went through the port.
     fn stats(&self) -> PortStats;
 
+    /// Takes another station address in place of the present one. Frames to the old one that
+    /// came before are still handed out. May block shortly; never called from the data path.
+    ///
+    /// # Errors
+    /// Why the port keeps the address that it has; `Unsupported` if its driver gives it one.
+    fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
+        let _ = mac;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Upkeep that needs the kernel: liveness of other processes, statistics of a
     /// socket. Called a few times a second from a thread that may block shortly,
     /// never from the data path.
@@ -240,6 +254,10 @@ impl<P: Port + ?Sized> Port for Box<P> {
 
     fn stats(&self) -> PortStats {
         (**self).stats()
+    }
+
+    fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
+        (**self).change_address(mac)
     }
 
     fn upkeep(&mut self) {

@@ -67,13 +67,34 @@ fn mistakes_are_named() {
         ("[[nic]]\nmax_rdma_reads = 0", "1 to 256"),
         ("[[nic]]\nmax_rdma_reads = 257", "max_rdma_reads = 257"),
         ("[[nic]]\nmax_in_flight = 0", "1 to 256"),
+        ("[[nic]]\nrecovery_ack_messages = 0", "1 to 256"),
+        ("[[nic]]\nrecovery_ack_bytes = 0", "recovery_ack_bytes = 0"),
+        ("[[nic]]\nrecovery_ack_us = 1000001", "0 to 1000000"),
+        ("[[nic]]\nrecovery_timeout_us = 9", "10 to 10000000"),
+        ("[[nic]]\nrecovery_tries = 101", "1 to 100"),
+        ("[[nic]]\nrecovery_min_window_frames = 1", "2 to 65536"),
+        ("[[nic]]\nrecovery_window_frames = 31", "at most"),
+        ("[[nic]]\nrecovery_islands = 4097", "1 to 4096"),
         ("[[nic]]\nmax_in_flight = 257", "max_in_flight = 257"),
         ("[[nic]]\nport = \"af_packet\"", "interface"),
         ("[[nic]]\nport = \"af_packet\"\ninterface = \"a\"", "host"),
         (
-            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"",
-            "n_port_ids",
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
+             neighbour = [{host = \"::2\", n_port_ids = \"00.01.09\"}]",
+            "without it, neighbours are found",
         ),
+        (
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
+             port_name = \"20:00:52:54:00:00:00\"",
+            "port_name = \"20:00:52:54:00:00:00\": must be eight bytes",
+        ),
+        (
+            "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n\
+             node_name = \"0000000000000000\"",
+            "node_name",
+        ),
+        ("[[nic]]\nbeacon_ms = 9", "beacon_ms = 9"),
+        ("[[nic]]\ndiscovery_ms = 0", "discovery_ms = 0"),
         ("[[nic]]\nhost = \"ten\"", "host"),
         (
             "[[nic]]\nneighbour = [{host = \"::2\", n_port_ids = \"00.01.09-00.01.01\"}]",
@@ -92,6 +113,21 @@ fn mistakes_are_named() {
     }
     let missing = Config::read(Path::new("no/such/file.toml")).unwrap_err();
     assert!(missing.to_string().contains("no/such/file.toml"));
+}
+
+#[test]
+fn a_nic_on_ethernet_without_n_port_ids_discovers() {
+    let text = "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"10.0.0.1\"\n";
+    let names = "port_name = \"20:00:52:54:00:00:12:34\"\nnode_name = \"100052540000ABCD\"";
+    let nic = |text: &str| Config::parse(text).unwrap().nics.remove(0);
+    let plain = nic(text);
+    assert!(plain.discovers());
+    assert_eq!(plain.own_names().unwrap(), (None, None));
+    let named = nic(&format!("{text}{names}"));
+    let expected = (Some(0x2000_5254_0000_1234), Some(0x1000_5254_0000_ABCD));
+    assert_eq!(named.own_names().unwrap(), expected);
+    assert!(!nic(&format!("{text}n_port_ids = \"00.01.01\"")).discovers());
+    assert!(!nic("[[nic]]").discovers());
 }
 
 #[test]
@@ -116,4 +152,32 @@ fn the_environment_decides_on_protection() {
         mistake.contains("VIPL_PROTECTION") && mistake.contains("Lenient"),
         "{mistake}"
     );
+}
+
+#[test]
+fn recovery_is_for_networks_that_lose_frames_unless_it_is_said_otherwise() {
+    let of = |port: &str, keys: &str| {
+        let text = format!(
+            "[[nic]]\nport = \"{port}\"\ninterface = \"x\"\nhost = \"10.0.0.1\"\n\
+             n_port_ids = \"00.01.01\"\nneighbour = [{{ host = \"10.0.0.2\", n_port_ids = \"00.01.10\" }}]\n{keys}"
+        );
+        let config = Config::parse(&text).expect("legal keys");
+        config.nics[0].recovery_config()
+    };
+    assert_eq!(of("shm", ""), None);
+    assert_eq!(of("af_packet", "recovery = false"), None);
+    let default = vi_engine::RecoveryConfig::default();
+    assert_eq!(of("shm", "recovery = true"), Some(default.clone()));
+    assert_eq!(of("af_packet", ""), Some(default.clone()));
+    let small = of("af_packet", "rx_frames = 16").expect("on");
+    assert_eq!((small.min_window_frames, small.max_window_frames), (16, 16));
+    let keys = "recovery_ack_us = 7\nrecovery_timeout_us = 20\nrecovery_tries = 3";
+    let chosen = of("af_packet", keys).expect("on");
+    let expected = vi_engine::RecoveryConfig {
+        ack_delay_ns: 7_000,
+        min_timeout_ns: 20_000,
+        tries: 3,
+        ..default
+    };
+    assert_eq!(chosen, expected);
 }

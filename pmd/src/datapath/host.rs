@@ -7,7 +7,7 @@ use vi_engine::{
     ViIndex,
 };
 
-use super::{Datapath, Side, eof, send_op};
+use super::{Datapath, Side, Slot, eof, send_op};
 use crate::descriptor::{control, status};
 use crate::events::AsyncEvent;
 use crate::memory::{Access, copy};
@@ -26,18 +26,7 @@ impl Host for Datapath {
             fault = status::PROTECTION_ERROR;
         }
         path.send_cursor = Cursor::default();
-        let remote = (slot.remote_address, slot.remote_handle);
-        Some(SendWork {
-            length_bytes: slot.length_bytes,
-            immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
-            operation: match slot.control & control::OP_MASK {
-                control::OP_RDMA_WRITE => Operation::Write { remote },
-                control::OP_RDMA_READ => Operation::Read { remote },
-                _ => Operation::Send,
-            },
-            fence: slot.control & control::QFENCE != 0,
-            fault: Status(fault),
-        })
+        Some(work_of(slot, fault))
     }
 
     #[inline]
@@ -80,11 +69,43 @@ impl Host for Datapath {
         })
     }
 
+    fn sent_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
+        let path = self.vi(vi).filter(|path| ahead <= path.in_flight)?;
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let slot = unsafe { path.shared.send.ahead(ahead) }?;
+        Some(work_of(slot, slot.fault))
+    }
+
+    fn transmit_again(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        self.transmit(vi, template.dst(), |workbench, path, regions| {
+            let queue = &path.shared.send;
+            // SAFETY: we run under the turn; the reference ends with this call.
+            let slot = unsafe { queue.ahead(ahead) }.filter(|_| ahead <= path.in_flight)?;
+            if !still_valid(slot, regions, path.tag, slot.access()) {
+                return None;
+            }
+            let cursor = path.again_cursor.of(queue.sequence(ahead));
+            let (eof, bytes) = (eof(last), payload_bytes as usize);
+            workbench.build(template, per_frame, bytes, eof, |to| {
+                // SAFETY: the segments were found valid just now.
+                unsafe { gather(cursor, slot, per_frame.relative_offset, to) }
+            })
+        })
+    }
+
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
         let Some(mbuf) = self.buffer(header.dst) else {
             return Transmit::NoRoom;
         };
-        // A control frame is at most 252 bytes; only a port that cannot carry FCoE at all
+        // A control frame is at most 268 bytes; only a port that cannot carry FCoE at all
         // has no room for it, and such a port is refused when it is opened.
         let built = self.workbench.build_control(header, payload);
         self.transmit_built(mbuf, built)
@@ -97,7 +118,7 @@ impl Host for Datapath {
             return Claim::Empty;
         };
         // SAFETY: we run under the turn; the reference ends with this call.
-        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+        let Some(slot) = (unsafe { path.shared.recv.ahead(path.claimed) }) else {
             return Claim::Empty;
         };
         if slot.fault != 0 {
@@ -106,27 +127,35 @@ impl Host for Datapath {
         if !still_valid(slot, regions, path.tag, Access::Write) {
             return Claim::Fault(Status::PROTECTION);
         }
-        path.recv_cursor = Cursor::default();
+        path.claimed += 1;
         Claim::Ready {
             capacity_bytes: slot.length_bytes,
         }
     }
 
     #[inline]
-    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool {
+    fn place_receive(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
         let regions = self.regions;
-        let Some(path) = self.vi(vi) else {
+        let Some(path) = self.vi(vi).filter(|path| ahead < path.claimed) else {
             return false;
         };
+        let queue = &path.shared.recv;
         // SAFETY: we run under the turn; the reference ends with this call.
-        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+        let Some(slot) = (unsafe { queue.ahead(ahead) }) else {
             return false;
         };
         if !still_valid(slot, regions, path.tag, Access::Write) {
             return false;
         }
+        let cursor = path.recv_cursor.of(queue.sequence(ahead));
         // SAFETY: the segments were found valid in this turn.
-        unsafe { scatter(&mut path.recv_cursor, slot, offset_bytes, payload) }
+        unsafe { scatter(cursor, slot, offset_bytes, payload) }
     }
 
     #[inline]
@@ -245,5 +274,22 @@ impl Host for Datapath {
 
     fn random(&mut self) -> u32 {
         self.random.next()
+    }
+}
+
+/// What a posted send descriptor wants done.
+#[inline]
+fn work_of(slot: &Slot, fault: u32) -> SendWork {
+    let remote = (slot.remote_address, slot.remote_handle);
+    SendWork {
+        length_bytes: slot.length_bytes,
+        immediate: (slot.control & control::IMMEDIATE != 0).then_some(slot.immediate),
+        operation: match slot.control & control::OP_MASK {
+            control::OP_RDMA_WRITE => Operation::Write { remote },
+            control::OP_RDMA_READ => Operation::Read { remote },
+            _ => Operation::Send,
+        },
+        fence: slot.control & control::QFENCE != 0,
+        fault: Status(fault),
     }
 }

@@ -173,6 +173,18 @@ pub(crate) enum Wire {
     Lossy,
 }
 
+impl Wire {
+    /// Is a message of this level complete only when the other side has it? Where frames may be lost, reliable
+    /// connections recover.
+    fn acknowledges(self, level: ReliabilityLevel) -> bool {
+        match level {
+            ReliabilityLevel::Unreliable => false,
+            ReliabilityLevel::ReliableDelivery => self == Self::Lossy,
+            ReliabilityLevel::ReliableReception => true,
+        }
+    }
+}
+
 /// What the two books say together.
 #[derive(Default)]
 struct Totals(BTreeMap<&'static str, u64>);
@@ -230,7 +242,7 @@ fn judge_sender(
     let Some(receiver) = receiver else {
         // The other side gave up before it knew that the connection stood.
         totals.add("connections_of_one_side", 1u64);
-        let is_answered = shape.level == ReliabilityLevel::ReliableReception && sender.sent > 0;
+        let is_answered = wire.acknowledges(shape.level) && sender.sent > 0;
         if sender.received > 0 || sender.reads > 0 || is_answered {
             return Err(
                 format!("it was answered by a side without a connection: {sender:?}").into(),
@@ -250,8 +262,9 @@ fn judge_sender(
     if shape.is_reliable() && receiver.received != receiver.next {
         return wrong("what arrived has gaps");
     }
-    // Elsewhere a message can be flushed that has arrived: it waited for its response, or behind a read.
-    if !shape.is_answered() && receiver.received > sender.sent {
+    // Elsewhere a message can be flushed that has arrived: it waited to be acknowledged, or behind a read.
+    let waits = shape.is_answered() || wire.acknowledges(shape.level);
+    if !waits && receiver.received > sender.sent {
         return wrong("more messages arrived than were sent");
     }
     // Whoever ends a connection has its last frames in front of the news of that.
@@ -259,7 +272,7 @@ fn judge_sender(
     if wire == Wire::Lossless && is_all_there && receiver.received < sender.sent {
         return wrong("messages that were sent before the end did not arrive");
     }
-    if shape.level == ReliabilityLevel::ReliableReception && receiver.received < sender.sent {
+    if wire.acknowledges(shape.level) && receiver.received < sender.sent {
         return wrong("messages that the other side said to have did not arrive");
     }
     let unarrived = sender.sent.saturating_sub(receiver.received);

@@ -14,6 +14,7 @@ use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
 use crate::engine::{Engine, ViIndex};
 use crate::host::Host;
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub(crate) struct Incoming {
     generation: u32,
     pub(super) state: IncomingState,
     pub(crate) s_id: NPortId,
-    pub(super) connection_id: u32,
+    pub(crate) connection_id: u32,
     pub(super) originator_handle: u32,
     pub(super) first_msg_id: u32,
     /// RESP1's place on the newest exchange of the request.
@@ -77,6 +78,9 @@ impl Engine {
                 return;
             }
         };
+        if self.is_late_request(now_ns, frame.fc.s_id, iu.header.connection_id()) {
+            return;
+        }
         let handle = request.vi_handle;
         let Some(mode) = connect_request::mode(iu.header.flags) else {
             self.counters.count(Counter::NoMatch);
@@ -100,7 +104,7 @@ impl Engine {
             self.refuse(frame, iu, handle, ConnectReason::NoMatch, host);
             return;
         }
-        let Some(index) = self.free_incoming() else {
+        let Some(index) = self.free_incoming(now_ns) else {
             self.counters.count(Counter::DropIncomingFull);
             self.refuse(frame, iu, handle, ConnectReason::NoResources, host);
             return;
@@ -143,7 +147,7 @@ impl Engine {
     }
 
     /// A place for a request. Those that are only kept to be refused again make room first.
-    pub(super) fn free_incoming(&mut self) -> Option<u32> {
+    pub(super) fn free_incoming(&mut self, now_ns: u64) -> Option<u32> {
         if let Some(at) = self.incoming.iter().position(Option::is_none) {
             return Some(at as u32);
         }
@@ -155,9 +159,14 @@ impl Engine {
             i.as_ref()
                 .is_some_and(|i| matches!(i.state, IncomingState::Refused(_)))
         };
-        let index = self.incoming.iter().position(refused)? as u32;
-        self.drop_incoming(index);
-        Some(index)
+        let index = self.incoming.iter().position(refused)?;
+        if let Some(Some(incoming)) = self.incoming.get(index) {
+            // What is on its way of it still is no new request.
+            let (s_id, connection_id) = (incoming.s_id, incoming.connection_id);
+            self.retire_request(now_ns, s_id, connection_id);
+        }
+        self.drop_incoming(index as u32);
+        Some(index as u32)
     }
 
     /// A request that we know already: said again what was said before.
@@ -168,6 +177,9 @@ impl Engine {
         connection_id: u32,
         host: &mut H,
     ) -> bool {
+        if skips(Check::KnownRequest) {
+            return false;
+        }
         let s_id = frame.fc.s_id;
         let known = self.incoming.iter_mut().flatten().find(|i| {
             i.s_id == s_id
@@ -176,7 +188,7 @@ impl Engine {
         });
         let Some(incoming) = known else {
             // Established already: this retry crossed our RESP1, or was delayed.
-            return self.endpoints.iter().flatten().any(|ep| {
+            let established = self.endpoints.iter().flatten().any(|ep| {
                 ep.link.as_ref().is_some_and(|link| {
                     !link.originator
                         && link.peer == s_id
@@ -184,7 +196,12 @@ impl Engine {
                         && link.peer_handle == request.vi_handle
                 })
             });
+            if established {
+                self.counters.count(Counter::KnownRequests);
+            }
+            return established;
         };
+        self.counters.count(Counter::KnownRequests);
         let superseded =
             core::mem::replace(&mut incoming.answer_at, Sequence::answering(&frame.fc));
         let (newest, mode) = (incoming.answer_at, incoming.mode);
@@ -337,7 +354,9 @@ impl Engine {
     /// The client takes its request back. True if there was one.
     pub(crate) fn cancel_incoming(&mut self, s_id: NPortId, connection_id: u32) -> bool {
         let found = self.incoming.iter_mut().flatten().find(|i| {
-            i.s_id == s_id && i.connection_id == connection_id && i.state == IncomingState::Held
+            (i.s_id == s_id || skips(Check::ConnectionPeer))
+                && (i.connection_id == connection_id || skips(Check::ConnectionId))
+                && i.state == IncomingState::Held
         });
         match found {
             Some(incoming) => {

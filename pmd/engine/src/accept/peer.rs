@@ -38,6 +38,7 @@ impl Engine {
             reason: ConnectReason::NotYetPosted,
         };
         if let Some(vi) = self.accepted_by(&from, request.vi_handle) {
+            self.counters.count(Counter::KnownRequests);
             self.accepted_before(vi, answer, host);
             return;
         }
@@ -65,7 +66,7 @@ impl Engine {
                 answer.reason = reason_of(error);
                 self.respond(&answer, host);
                 // Our request is out of the pool: whoever repeats theirs is told the same.
-                if let Some(index) = self.free_incoming() {
+                if let Some(index) = self.free_incoming(now_ns) {
                     let conn = self.hold(index, frame, iu, request);
                     self.remember_refused(now_ns, conn, answer.reason);
                 }
@@ -115,7 +116,8 @@ impl Engine {
         host: &mut H,
     ) {
         self.cancel_request(now_ns, vi, None, host);
-        let handle = self.new_handle(vi, host);
+        self.retire_handle(now_ns, vi);
+        let handle = self.new_handle(now_ns, vi, host);
         let first_msg_id = host.random();
         let link = Link {
             peer: frame.fc.s_id,

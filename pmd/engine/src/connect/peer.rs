@@ -97,7 +97,8 @@ impl PeerRequest {
 
 impl Engine {
     /// Puts a request into the peer pool (VIPL 3.3.6). Its outcome comes by
-    /// [`Engine::take_peer_outcome`]; `NotReachable` if there is no port to ask.
+    /// [`Engine::take_peer_outcome`]; `NotReachable` if there is no port to ask, and none that
+    /// might be found.
     ///
     /// # Errors
     /// `Invalid`, `InvalidState`.
@@ -118,13 +119,14 @@ impl Engine {
             outcome: None,
         };
         let deadline_ns = request.deadline_ns;
+        let may_find_ports = self.logins.is_some();
         let ep = self.endpoint_mut(vi).ok_or(ConnectError::Invalid)?;
         if !matches!(ep.phase, Phase::Idle) {
             return Err(ConnectError::InvalidState);
         }
         ep.forget_outcomes();
         ep.peer_request = Some(Box::new(request));
-        if command.targets.is_empty() {
+        if command.targets.is_empty() && !may_find_ports {
             ep.conclude(Err(ConnectError::NotReachable));
             host.control_event();
             return Ok(());

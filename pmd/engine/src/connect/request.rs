@@ -206,7 +206,7 @@ impl Engine {
         deadline_ns: Option<u64>,
         host: &mut H,
     ) {
-        let handle = self.new_handle(vi, host);
+        let handle = self.new_handle(now_ns, vi, host);
         self.next_connection_id = self.next_connection_id.wrapping_add(1);
         let interval_ns = self.config.peer_retry_ns;
         let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
@@ -380,11 +380,11 @@ impl Engine {
         host: &mut H,
     ) {
         self.cancel_request(now_ns, vi, None, host);
+        self.retire_handle(now_ns, vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
         ep.phase = Phase::Idle;
-        ep.handle = 0;
         ep.conclude(Err(error));
         self.arm_connect_timer(vi);
         host.set_state(vi, EndpointState::Idle);
@@ -413,16 +413,23 @@ impl Engine {
                 // answered: then it is told.
                 ConnectMode::PeerToPeer => false,
             };
-            if Some(target.id) != keep && may_hold_it {
-                let farewell = Farewell {
-                    peer: target.id,
-                    peer_handle: profile::HANDLE_NONE,
-                    connection_id,
-                    reason: MessageReason::Disconnected,
-                    error: false,
-                };
-                self.close_connection(now_ns, farewell, host);
+            if Some(target.id) == keep || !may_hold_it {
+                continue;
             }
+            // Silent ports, of which a configuration may name many that nobody has, leave half of
+            // the table to connections and to ports that hold the request.
+            if target.answer == Answer::Silent && !self.closing_has_room_to_spare() {
+                self.counters.count(Counter::CloseOverflows);
+                continue;
+            }
+            let farewell = Farewell {
+                peer: target.id,
+                peer_handle: profile::HANDLE_NONE,
+                connection_id,
+                reason: MessageReason::Disconnected,
+                error: false,
+            };
+            self.close_connection(now_ns, farewell, host);
         }
     }
 

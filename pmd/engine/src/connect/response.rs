@@ -9,13 +9,14 @@ use fcvi_frame::profile;
 use fcvi_frame::reason::{ConnectReason, ConnectStatus, MessageReason, connect_parameter};
 
 use crate::closing::Farewell;
-use crate::connect::request::Answer;
+use crate::connect::request::{Answer, Target};
 use crate::connect::{ConnectError, RemoteVi, compare, credible};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Link, Phase};
 use crate::engine::{Engine, ViIndex};
 use crate::host::Host;
+use crate::synonym::{Check, skips};
 
 /// The exchange of ours that a RESP1 came on, and its next SEQ_CNT; `None` for an
 /// earlier one, which is dead.
@@ -41,9 +42,7 @@ impl Engine {
             return;
         }
         let vi = ViIndex(iu.header.handle & 0xFFFF);
-        let asked = self
-            .endpoint(vi)
-            .is_some_and(|ep| ep.handle == iu.header.handle);
+        let asked = self.endpoint(vi).is_some_and(|ep| ep.is_addressed(iu));
         let answered = if asked {
             self.answered_exchange(vi, frame, connection_id)
         } else {
@@ -131,13 +130,14 @@ impl Engine {
         let Phase::Requesting(attempt) = &mut self.endpoint_mut(vi)?.phase else {
             return None;
         };
-        if attempt.connection_id != connection_id {
+        if attempt.connection_id != connection_id && !skips(Check::ConnectionId) {
             return None;
         }
+        let asked = |t: &Target| t.id == frame.fc.s_id || skips(Check::ConnectionPeer);
         let target = attempt
             .targets
             .iter_mut()
-            .find(|t| t.id == frame.fc.s_id && t.answer != Answer::NoMatch)?;
+            .find(|t| asked(t) && t.answer != Answer::NoMatch)?;
         // The answer to an earlier exchange of the same request counts as well:
         // it may have crossed our retry. That exchange is dead already.
         let ours = target.exchange.is_some_and(|(ox, _)| ox == frame.fc.ox_id);
@@ -236,7 +236,7 @@ impl Engine {
         };
         let f_ctl = profile::F_CTL_CONNECT_RESPONSE2;
         let iu = Self::link_iu(&link, Opcode::ConnectResponse2, f_ctl);
-        self.send_connection_iu(&iu, &[], host)
+        self.send_link_iu(vi, &iu, &[], host)
     }
 
     pub(crate) fn handle_response3<H: Host>(

@@ -117,6 +117,7 @@ impl Engine {
         mut reason: MessageReason,
         host: &mut H,
     ) -> bool {
+        self.acknowledge_owed(now_ns, vi, host);
         let Some(ep) = self.endpoint(vi) else {
             return false;
         };

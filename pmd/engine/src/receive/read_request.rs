@@ -41,10 +41,14 @@ impl Engine {
             self.counters.count(Counter::DropBadIu);
             return;
         }
-        let peer_index = ep.peer_index;
+        let (peer_index, recovers) = (ep.peer_index, ep.rx.recovery.is_some());
         self.heard(peer_index, now_ns);
+        if recovers && !self.read_is_in_order(now_ns, vi, frame, iu, host) {
+            return;
+        }
         if self.is_next_message(now_ns, vi, iu, host) {
             self.accept_read(now_ns, vi, frame, iu, host);
+            self.read_accepted(now_ns, vi, host);
         }
     }
 
@@ -77,8 +81,12 @@ impl Engine {
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
-        if tx.answers.add_read(ReadJob::new(at, header)) {
+        let job = ReadJob::new(at, header);
+        if tx.answers.add_read(job) {
             tx.answering = true;
+            if tx.recovery.is_some() {
+                tx.answers.remember_read(job);
+            }
             host.resume(vi);
         } else {
             self.counters.count(Counter::DropTooManyReads);

@@ -13,10 +13,12 @@ use fcvi_frame::frame::{FrameView, IuView};
 use fcvi_frame::iu::Opcode;
 use fcvi_frame::reason::MessageReason;
 
+use super::follows::{Follows, follows};
 use crate::counters::Counter;
 use crate::endpoint::Level;
 use crate::engine::{Engine, ViIndex};
 use crate::host::{Host, Status};
+use crate::synonym::{Check, skips};
 use crate::transmit::{Failure, Kind};
 
 impl Engine {
@@ -31,25 +33,33 @@ impl Engine {
         let Some(vi) = self.answered_endpoint(now_ns, frame, iu, host) else {
             return;
         };
+        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
+        if recovers && iu.header.flags & message_response::CUMULATIVE != 0 {
+            self.take_acknowledgement(now_ns, vi, frame, iu, host);
+            return;
+        }
         if !is_whole(frame, iu) {
             self.counters.count(Counter::DropBadIu);
             return;
         }
+        let refused = iu.header.flags & message_response::ERROR != 0;
         let is_write = iu.header.opcode == Opcode::WriteResponse;
         let fits = |kind| match kind {
             Kind::Send => !is_write,
             Kind::Write { .. } => is_write,
             Kind::Read => false,
         };
-        let Some((at, kind)) = self.outstanding(vi, frame, iu, fits) else {
+        let outstanding = self.outstanding(vi, frame, iu, fits);
+        // With recovery only acknowledgements say that a message is placed.
+        let Some((at, kind)) = outstanding.filter(|_| refused || !recovers) else {
             self.counters.count(Counter::DropStrayResponse);
             return;
         };
         if self.answers_lost(now_ns, vi, at, |kind| kind != Kind::Read, host) {
             return;
         }
-        if iu.header.flags & message_response::ERROR != 0 {
-            self.message_refused(now_ns, vi, at, kind, iu, host);
+        if refused {
+            self.message_refused(now_ns, vi, kind, iu, host);
             return;
         }
         let entry = self.tx_mut(vi).and_then(|tx| tx.in_flight.get(at).copied());
@@ -90,12 +100,17 @@ impl Engine {
             self.counters.count(Counter::DropStrayResponse);
             return;
         };
+        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
+        if recovers && !error {
+            self.take_recovered_read_data(now_ns, vi, frame, iu, host);
+            return;
+        }
         // A read is refused as soon as it comes, while others may wait for their turn.
         if self.answers_lost(now_ns, vi, at, |kind| !error || kind != Kind::Read, host) {
             return;
         }
         if error {
-            self.message_refused(now_ns, vi, at, kind, iu, host);
+            self.message_refused(now_ns, vi, kind, iu, host);
         } else {
             self.take_read_data(now_ns, vi, at, frame, iu, host);
         }
@@ -143,10 +158,12 @@ impl Engine {
         let (msg_id, ox_id) = (iu.header.msg_id, frame.fc.ox_id);
         let level = self.level_of(vi)?;
         let tx = self.tx_mut(vi)?;
-        let found = match tx.in_flight.find(msg_id) {
+        let any = || (skips(Check::AnsweredMessage) && !tx.in_flight.is_empty()).then_some(0);
+        let found = match tx.in_flight.find(msg_id).or_else(any) {
             Some(at) => {
                 let entry = tx.in_flight.get(at)?;
-                let ours = !entry.answered && entry.ox_id == ox_id;
+                let on_its_exchange = entry.ox_id == ox_id || skips(Check::AnsweredExchange);
+                let ours = !entry.answered && on_its_exchange;
                 ours.then_some((at, entry.kind))
             }
             None => {
@@ -170,9 +187,11 @@ impl Engine {
         fits: impl Fn(Kind) -> bool,
         host: &mut H,
     ) -> bool {
-        let lost = self
-            .first_unanswered(vi, &fits)
-            .is_some_and(|first| first < at);
+        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
+        let lost = !recovers
+            && self
+                .first_unanswered(vi, &fits)
+                .is_some_and(|first| first < at);
         if lost {
             self.counters.count(Counter::LostResponses);
             self.transport_failed(now_ns, vi, fits, MessageReason::MessageLost, host);
@@ -186,12 +205,18 @@ impl Engine {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        at: usize,
         kind: Kind,
         iu: &IuView<'_>,
         host: &mut H,
     ) {
         self.counters.count(Counter::RxResponses);
+        let msg_id = iu.header.msg_id;
+        self.acknowledged_before(now_ns, vi, msg_id, host);
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        // One place behind what is in flight if it is being sent.
+        let at = tx.in_flight.find(msg_id).unwrap_or(tx.in_flight.len());
         let reason = MessageReason::from_parameter(iu.header.parameter);
         let status = Failure::status_of(reason, kind);
         self.fail_in_flight(now_ns, vi, at, status, host);
@@ -213,9 +238,9 @@ impl Engine {
             return;
         };
         let fc = &frame.fc;
-        let ahead = fc.seq_cnt.wrapping_sub(entry.next_seq_cnt);
         let placed_bytes = entry.placed_bytes;
-        if ahead > i16::MAX as u16 || fc.parameter < placed_bytes {
+        let place = follows(fc, entry.next_seq_cnt, placed_bytes);
+        if place == Follows::Duplicate {
             self.counters.count(Counter::DropDuplicate);
             return;
         }
@@ -224,19 +249,36 @@ impl Engine {
         let end = u64::from(placed_bytes) + iu.payload.len() as u64;
         let whole = end == u64::from(entry.length_bytes);
         let fits = end <= u64::from(entry.length_bytes) && last == whole;
-        if ahead > 0 || fc.parameter != placed_bytes || !fits {
+        if place == Follows::Gap || !fits {
             self.counters.count(Counter::IncompleteMessages);
             self.fail_in_flight(now_ns, vi, at, Status::TRANSPORT, host);
             self.break_local(now_ns, vi, MessageReason::MessageIncomplete, host);
             return;
         }
-        if !host.place_read(vi, at as u32, placed_bytes, iu.payload) {
+        self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, host);
+    }
+
+    /// Places the next data of a read: the frame's SEQ_CNT, its end in the read, and whether it
+    /// is the last one.
+    pub(crate) fn place_read_data<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        at: usize,
+        (seq_cnt, end, last): (u16, u32, bool),
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let Some(entry) = self.tx_mut(vi).and_then(|tx| tx.in_flight.get_mut(at)) else {
+            return;
+        };
+        if !host.place_read(vi, at as u32, entry.placed_bytes, iu.payload) {
             self.fail_in_flight(now_ns, vi, at, Status::PROTECTION, host);
             self.break_local(now_ns, vi, MessageReason::ProtocolError, host);
             return;
         }
-        entry.placed_bytes = end as u32;
-        entry.next_seq_cnt = fc.seq_cnt.wrapping_add(1);
+        entry.placed_bytes = end;
+        entry.next_seq_cnt = seq_cnt.wrapping_add(1);
         let next_seq_cnt = entry.next_seq_cnt;
         self.counters.count(Counter::RxFrames);
         if last {

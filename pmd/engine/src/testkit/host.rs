@@ -3,6 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use fcvi_frame::device_header::DeviceHeader;
+use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, FCOE_TRAILER_BYTES};
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
 
@@ -51,6 +52,16 @@ pub(crate) struct Send {
 }
 
 impl Send {
+    fn work(&self) -> SendWork {
+        SendWork {
+            length_bytes: self.data.len() as u32,
+            immediate: self.immediate,
+            operation: self.operation(),
+            fence: self.fence,
+            fault: self.fault,
+        }
+    }
+
     fn operation(&self) -> Operation {
         match self.remote {
             None => Operation::Send,
@@ -68,6 +79,8 @@ pub(crate) struct Receive {
     pub(crate) fault: Status,
     pub(crate) gone_from: Option<u32>,
     pub(crate) data: Vec<u8>,
+    /// Bytes that were placed, of which none is placed twice.
+    pub(crate) placed: Vec<(u32, u32)>,
     pub(crate) claimed: bool,
 }
 
@@ -96,6 +109,26 @@ pub(crate) struct Region {
     pub(crate) gone_from: u64,
 }
 
+/// Where bytes of a frame were placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// The receive descriptor with this ID.
+    Receive(u64),
+    /// A region that the peer writes: by its handle, at this address.
+    Region(u32, u64),
+    /// The read with this ID.
+    Read(u64),
+}
+
+/// Bytes of a frame, where the engine placed them.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    pub(crate) vi: ViIndex,
+    pub(crate) place: Place,
+    pub(crate) offset_bytes: u32,
+    pub(crate) bytes: Vec<u8>,
+}
+
 /// The model.
 pub(crate) struct TestHost {
     pub(crate) vis: HashMap<ViIndex, Queues>,
@@ -105,6 +138,10 @@ pub(crate) struct TestHost {
     /// Frames that the port still takes.
     pub(crate) room: usize,
     pub(crate) control_events: u64,
+    /// Everything that was placed since the last time that somebody looked; `None`: nobody does.
+    pub(crate) placements: Option<Vec<Placement>>,
+    /// Random numbers have only these bits.
+    pub(crate) random_mask: u32,
     rng: Rng,
 }
 
@@ -116,6 +153,8 @@ impl TestHost {
             out: VecDeque::new(),
             room: usize::MAX,
             control_events: 0,
+            placements: None,
+            random_mask: u32::MAX,
             rng: Rng::new(seed),
         }
     }
@@ -148,6 +187,17 @@ impl TestHost {
             gone_from: u64::MAX,
         };
         self.regions.insert(handle, region);
+    }
+
+    fn note_placement(&mut self, vi: ViIndex, place: Place, offset_bytes: u32, bytes: &[u8]) {
+        if let Some(placements) = &mut self.placements {
+            placements.push(Placement {
+                vi,
+                place,
+                offset_bytes,
+                bytes: bytes.to_vec(),
+            });
+        }
     }
 
     /// Is this a range of a region?
@@ -190,13 +240,7 @@ impl Host for TestHost {
     fn next_send(&mut self, vi: ViIndex) -> Option<SendWork> {
         let queues = self.vi(vi);
         let send = queues.sends.get(queues.in_flight)?;
-        Some(SendWork {
-            length_bytes: send.data.len() as u32,
-            immediate: send.immediate,
-            operation: send.operation(),
-            fence: send.fence,
-            fault: send.fault,
-        })
+        Some(send.work())
     }
 
     fn keep_in_flight(&mut self, vi: ViIndex) {
@@ -242,6 +286,36 @@ impl Host for TestHost {
         self.push_data(template, per_frame, &payload, last)
     }
 
+    fn sent_work(&mut self, vi: ViIndex, ahead: u32) -> Option<SendWork> {
+        let queues = self.vi(vi);
+        assert!(ahead as usize <= queues.in_flight, "a send that was begun");
+        queues.sends.get(ahead as usize).map(Send::work)
+    }
+
+    fn transmit_again(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        template: &HeaderTemplate,
+        per_frame: &PerFrame,
+        payload_bytes: u32,
+        last: bool,
+    ) -> Transmit {
+        if self.room == 0 {
+            return Transmit::NoRoom;
+        }
+        let send = &self.vi(vi).sends[ahead as usize];
+        assert!(per_frame.f_ctl.contains(FCtl::RETRANSMITTED));
+        let from = per_frame.relative_offset;
+        let to = from + payload_bytes;
+        if send.gone_from.is_some_and(|gone| to > gone) {
+            return Transmit::Fault;
+        }
+        let payload = send.data[from as usize..to as usize].to_vec();
+        assert_eq!(last, send.read || to as usize == send.data.len());
+        self.push_data(template, per_frame, &payload, last)
+    }
+
     fn transmit_control(&mut self, header: &FrameHeader, payload: &[u8]) -> Transmit {
         let bytes = header.bytes() + payload.len() + FCOE_TRAILER_BYTES;
         let mut frame = vec![0; bytes];
@@ -252,11 +326,11 @@ impl Host for TestHost {
     }
 
     fn claim_receive(&mut self, vi: ViIndex) -> Claim {
-        let Some(receive) = self.vi(vi).receives.front_mut() else {
+        let mut unclaimed = self.vi(vi).receives.iter_mut().filter(|r| !r.claimed);
+        let Some(receive) = unclaimed.next() else {
             return Claim::Empty;
         };
-        assert!(!receive.claimed, "two messages for one descriptor");
-        receive.claimed = true;
+        receive.claimed = receive.fault.is_ok();
         if receive.fault.is_ok() {
             Claim::Ready {
                 capacity_bytes: receive.capacity_bytes,
@@ -266,23 +340,42 @@ impl Host for TestHost {
         }
     }
 
-    fn place_receive(&mut self, vi: ViIndex, offset_bytes: u32, payload: &[u8]) -> bool {
-        let receive = self.vi(vi).receives.front_mut().expect("a claimed receive");
+    fn place_receive(
+        &mut self,
+        vi: ViIndex,
+        ahead: u32,
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        let receive = self.vi(vi).receives.get_mut(ahead as usize);
+        let receive = receive.expect("a claimed receive");
         assert!(receive.claimed);
-        assert_eq!(receive.data.len(), offset_bytes as usize, "in order");
         let end = offset_bytes as usize + payload.len();
+        let twice = |(from, to): &(u32, u32)| offset_bytes < *to && *from < end as u32;
+        assert!(!receive.placed.iter().any(twice), "placed twice");
         assert!(end <= receive.capacity_bytes as usize, "inside");
         if receive.gone_from.is_some_and(|gone| end > gone as usize) {
             return false;
         }
-        receive.data.extend_from_slice(payload);
+        let bytes = receive.data.len().max(end);
+        receive.data.resize(bytes, 0);
+        receive.data[offset_bytes as usize..end].copy_from_slice(payload);
+        match receive.placed.last_mut() {
+            Some(last) if last.1 == offset_bytes => last.1 = end as u32,
+            _ => receive.placed.push((offset_bytes, end as u32)),
+        }
+        let place = Place::Receive(receive.id);
+        self.note_placement(vi, place, offset_bytes, payload);
         true
     }
 
     fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
         let queues = self.vi(vi);
         let receive = queues.receives.pop_front().expect("a receive to complete");
-        assert!(receive.claimed, "only what was claimed is completed");
+        let claimed = receive.claimed || !receive.fault.is_ok();
+        assert!(claimed, "only what was claimed is completed");
+        let placed: u32 = receive.placed.iter().map(|(from, to)| to - from).sum();
+        assert!(placed as usize == receive.data.len() || !completion.status.is_ok());
         queues.log.push(Event::Received(Received {
             id: receive.id,
             status: completion.status,
@@ -299,7 +392,7 @@ impl Host for TestHost {
 
     fn place_rdma_write(
         &mut self,
-        _vi: ViIndex,
+        vi: ViIndex,
         (address, handle): (u64, u32),
         offset_bytes: u32,
         payload: &[u8],
@@ -310,6 +403,8 @@ impl Host for TestHost {
             return false;
         }
         region.bytes[from..from + payload.len()].copy_from_slice(payload);
+        let place = Place::Region(handle, address);
+        self.note_placement(vi, place, offset_bytes, payload);
         true
     }
 
@@ -326,6 +421,8 @@ impl Host for TestHost {
         }
         send.data[offset_bytes as usize..end].copy_from_slice(payload);
         send.placed_bytes = end as u32;
+        let place = Place::Read(send.id);
+        self.note_placement(vi, place, offset_bytes, payload);
         true
     }
 
@@ -394,6 +491,6 @@ impl Host for TestHost {
     }
 
     fn random(&mut self) -> u32 {
-        self.rng.next() as u32
+        self.rng.next() as u32 & self.random_mask
     }
 }

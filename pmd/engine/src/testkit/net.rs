@@ -7,6 +7,8 @@ use fcvi_frame::iu::Opcode;
 
 use super::host::{Event, Receive, Received, Send, TestHost};
 use super::wire::{Sent, Wire};
+use crate::recovery::MAX_REPAIRS;
+use crate::timer::KEYS_PER_VI;
 use crate::{
     AsyncError, ConnId, ConnectCommand, ConnectError, Counter, EndpointState, Engine, EngineConfig,
     Indication, Level, RemoteVi, Status, ViIndex, ViParams,
@@ -380,9 +382,19 @@ impl Net {
             .filter_map(|e| e.tx.as_ref())
         {
             assert!(tx.in_flight.len() <= config.max_unanswered as usize);
+            let most = config.recovery.as_ref().map_or(0, |r| r.max_window_frames);
+            assert!(tx.unacknowledged() <= most, "the window");
+            let repairs = tx.recovery.as_ref().map_or(0, |r| r.repair_count());
+            assert!(repairs <= MAX_REPAIRS);
+        }
+        for ep in engine.endpoints.iter().flatten() {
+            let (runs, ahead) = ep.rx.recovery.as_ref().map_or((0, 0), |r| r.kept());
+            let most = config.recovery.as_ref().map_or(0, |r| r.max_islands);
+            assert!(runs <= most as usize && ahead <= config.max_unanswered as usize);
         }
         assert!(engine.peers.len() <= config.max_vi as usize);
-        let keys = 1 + 3 * config.max_vi + config.max_incoming + config.max_closing;
+        let keys =
+            1 + KEYS_PER_VI as u32 * config.max_vi + config.max_incoming + config.max_closing;
         assert!(engine.timers.len() <= keys as usize);
     }
 

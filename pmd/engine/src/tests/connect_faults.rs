@@ -24,6 +24,32 @@ fn held(net: &mut Net) -> (ViIndex, ViIndex, ConnId) {
     (a, b, conn)
 }
 
+/// Whatever is said again is another sequence, so that no two frames have the same identity.
+#[test]
+fn what_is_said_again_has_an_identity_of_its_own() {
+    for (from, opcode) in [(SERVER, Resp1), (CLIENT, Resp2), (SERVER, Resp3)] {
+        let mut net = Net::pair();
+        net.wire.lose(from, opcode, 3);
+        let (_, b, conn) = held(&mut net);
+        net.accept(SERVER, conn, b).unwrap();
+        for _ in 0..4 {
+            net.settle();
+            net.advance(RETRY);
+        }
+        let frames = net.wire.trace.iter().map(|sent| {
+            let frame = FrameView::parse(&sent.bytes).expect("a good frame");
+            let fc = frame.fc;
+            (fc.s_id, fc.ox_id, fc.seq_id, fc.seq_cnt)
+        });
+        let mut identities: Vec<_> = frames.collect();
+        let all = identities.len();
+        identities.sort_unstable();
+        identities.dedup();
+        assert!(all > 4, "{opcode:?}");
+        assert_eq!(identities.len(), all, "{opcode:?}");
+    }
+}
+
 /// Each of the four IUs lost once or three times: a connection all the same, and when.
 #[test]
 fn a_lost_iu_is_repeated_until_there_is_a_connection() {

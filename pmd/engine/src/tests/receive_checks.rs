@@ -199,7 +199,7 @@ fn the_right_handle_from_another_port_names_no_vi() {
         f[S_ID + 2] ^= 0x40;
         f[SRC + 5] ^= 0x40;
     });
-    case.dropped(&frame, Counter::DropUnknownHandle, "peer");
+    case.dropped(&frame, Counter::DropWrongPeer, "peer");
     case.arrives(0);
 }
 
@@ -235,7 +235,7 @@ fn further_frames_of_another_message() {
     case.net.inject(SERVER, &case.frames[0].clone());
     let next = case.frames[1].clone();
     let cases: [(&str, usize, Counter); 4] = [
-        ("message ID", MSG_ID + 3, Counter::DropNoContext),
+        ("message ID", MSG_ID + 3, Counter::DropOtherMessage),
         ("OX_ID", OX_ID + 1, Counter::DropSynonym),
         ("OX_ID", OX_ID, Counter::DropSynonym),
         ("SEQ_ID", SEQ_ID, Counter::DropSynonym),
@@ -363,7 +363,7 @@ fn a_frame_synonym_is_told_by_its_message() {
         add(f, MSG_ID, 0u32.wrapping_sub(1000));
         f[70..100].fill(0xEE);
     });
-    case.dropped(&synonym, Counter::DropNoContext, "older message");
+    case.dropped(&synonym, Counter::DropOtherMessage, "older message");
     case.arrives(1);
 }
 

@@ -10,6 +10,7 @@
 //!   know of a break, and each was told once. A read that went well brought what
 //!   is there.
 //! * RR: as RD, and what completed without error is placed at the other end.
+//! * With recovery: both as RR.
 //! * Always: descriptors complete once, in order; nothing completes well after a
 //!   break; no OX_ID, timer or table entry stays behind.
 
@@ -19,7 +20,7 @@ use crate::testkit::host::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::testkit::rng::Rng;
 use crate::testkit::wire::Faults;
-use crate::{AsyncError, ConnId, EndpointState, Level, Status, ViIndex};
+use crate::{AsyncError, ConnId, EndpointState, Level, RecoveryConfig, Status, ViIndex};
 
 const CAPACITY: u32 = 10_000;
 /// Written by the other end.
@@ -68,6 +69,8 @@ struct Simulation {
     net: Net,
     rng: Rng,
     level: Level,
+    /// Both ends offer recovery.
+    recovery: bool,
     ends: [End; 2],
     tally: Tally,
     message_number: u64,
@@ -88,7 +91,7 @@ fn source_bytes() -> Vec<u8> {
 }
 
 impl Simulation {
-    fn new(seed: u64, level: Level, faults: Faults) -> Self {
+    fn new(seed: u64, level: Level, faults: Faults, recovery: bool) -> Self {
         let configs = [CLIENT, SERVER].map(|node| {
             let mut config = config(node);
             config.ulp_timeout_ns = 400 * MS;
@@ -96,6 +99,7 @@ impl Simulation {
             config.r_a_tov_ns = 200 * MS;
             config.max_unanswered = 8;
             config.max_reads_accepted = 2;
+            config.recovery = recovery.then(RecoveryConfig::default);
             config
         });
         let mut net = Net::new(configs.to_vec(), seed);
@@ -124,10 +128,11 @@ impl Simulation {
             net,
             rng: Rng::new(seed),
             level,
+            recovery,
             ends,
             tally: Tally::default(),
             message_number: 0,
-            what: format!("seed {seed:#x}, {level:?}, {faults:?}"),
+            what: format!("seed {seed:#x}, {level:?}, {faults:?}, recovery {recovery}"),
         }
     }
 
@@ -407,7 +412,7 @@ impl Simulation {
             let queues = self.net.nodes[node].host.vi(vi);
             assert!(queues.sends.is_empty(), "{what}: all have completed");
         }
-        if self.level != Level::ReliableReception {
+        if self.level != Level::ReliableReception && !self.recovery {
             return;
         }
         let target = &self.net.nodes[1 - node].host.regions[&REGION].bytes;
@@ -448,10 +453,10 @@ fn assert_subsequence(got: &[Vec<u8>], sent: &[Vec<u8>], what: &str) {
     }
 }
 
-fn simulate(seeds: u64, level: Level, faults: Faults) -> Tally {
+fn simulate(seeds: u64, level: Level, faults: Faults, recovery: bool) -> Tally {
     let mut total = Tally::default();
     for seed in 0..seeds {
-        let mut simulation = Simulation::new(0x5EED_0000 + seed, level, faults);
+        let mut simulation = Simulation::new(0x5EED_0000 + seed, level, faults, recovery);
         for _ in 0..4 {
             simulation.connection();
         }
@@ -461,7 +466,7 @@ fn simulate(seeds: u64, level: Level, faults: Faults) -> Tally {
         total.delivered += simulation.tally.delivered;
         total.read += simulation.tally.read;
     }
-    println!("{level:?}, {faults:?}: {total:?}");
+    println!("{level:?}, {faults:?}, recovery {recovery}: {total:?}");
     total
 }
 
@@ -502,7 +507,7 @@ fn wires() -> [Faults; 6] {
 #[test]
 fn unreliable_delivery_on_bad_wires() {
     for faults in wires() {
-        let tally = simulate(40, Level::UnreliableDelivery, faults);
+        let tally = simulate(40, Level::UnreliableDelivery, faults, false);
         assert!(
             tally.connections > 100 && tally.delivered > 1000,
             "{tally:?}"
@@ -512,7 +517,7 @@ fn unreliable_delivery_on_bad_wires() {
 
 fn reliable_on_bad_wires(level: Level) {
     for faults in wires() {
-        let tally = simulate(40, level, faults);
+        let tally = simulate(40, level, faults, false);
         assert!(
             tally.connections > 100 && tally.delivered > 100,
             "{tally:?}"
@@ -529,4 +534,25 @@ fn reliable_delivery_on_bad_wires() {
 #[test]
 fn reliable_reception_on_bad_wires() {
     reliable_on_bad_wires(Level::ReliableReception);
+}
+
+/// With recovery no wire breaks a connection by losing frames, only by being cut.
+fn recovering_on_bad_wires(level: Level) {
+    for faults in wires() {
+        let tally = simulate(40, level, faults, true);
+        assert!(
+            tally.connections > 100 && tally.delivered > 1000 && tally.read > 100,
+            "{tally:?}"
+        );
+    }
+}
+
+#[test]
+fn recovering_delivery_on_bad_wires() {
+    recovering_on_bad_wires(Level::ReliableDelivery);
+}
+
+#[test]
+fn recovering_reception_on_bad_wires() {
+    recovering_on_bad_wires(Level::ReliableReception);
 }

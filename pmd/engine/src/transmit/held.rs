@@ -33,13 +33,29 @@ impl Engine {
             return Some(Step::Broken);
         }
         if work.fault.is_ok() {
-            return None;
+            return tx.window_is_full().then(|| {
+                tx.in_flight.holding = true;
+                Step::Nothing
+            });
         }
         Some(if self.refuse_local(now_ns, vi, *work, host) {
             Step::Next
         } else {
             Step::Broken
         })
+    }
+
+    /// The message that is being sent has to wait for an acknowledgement.
+    pub(super) fn waits_for_window(&mut self, now_ns: u64, vi: ViIndex) -> bool {
+        let Some(tx) = self.tx_mut(vi) else {
+            return false;
+        };
+        let waits = tx.window_is_full();
+        if waits {
+            tx.in_flight.holding = true;
+            self.expect_answer(now_ns, vi);
+        }
+        waits
     }
 
     /// Asks for an RDMA read (VIPL 5.2).

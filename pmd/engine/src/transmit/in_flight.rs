@@ -40,6 +40,9 @@ pub(crate) struct Entry {
     pub(crate) msg_id: u32,
     /// Its open exchange, unless it is answered.
     pub(crate) ox_id: u16,
+    /// Its sequence, and the SEQ_CNT of its first frame.
+    pub(crate) seq_id: u8,
+    pub(crate) first_seq_cnt: u16,
     /// The SEQ_CNT that comes next on that exchange.
     pub(crate) next_seq_cnt: u16,
     pub(crate) length_bytes: u32,
@@ -187,6 +190,8 @@ mod tests {
             answered,
             msg_id,
             ox_id: 0,
+            seq_id: 0,
+            first_seq_cnt: 0,
             next_seq_cnt: 0,
             length_bytes: 0,
             placed_bytes: 0,

@@ -25,7 +25,8 @@ impl Engine {
         message: &TxMessage,
         host: &mut H,
     ) {
-        if self.level_of(vi) == Some(Level::ReliableReception) {
+        let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
+        if recovers || self.level_of(vi) == Some(Level::ReliableReception) {
             self.keep_in_flight(now_ns, vi, message, false, host);
             return;
         }
@@ -54,6 +55,8 @@ impl Engine {
             answered,
             msg_id: message.msg_id,
             ox_id: message.exchange.ox_id,
+            seq_id: message.exchange.seq_id,
+            first_seq_cnt: message.exchange.seq_cnt,
             next_seq_cnt: message.next_seq_cnt,
             length_bytes: message.work.length_bytes,
             placed_bytes: 0,
@@ -65,6 +68,10 @@ impl Engine {
             if !core::mem::replace(&mut tx.in_flight.timer_set, true) {
                 self.timers.set(late_at_ns, TimerKey::Answer(vi.0));
             }
+        }
+        if self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some()) {
+            let kind = Kind::of(&message.work);
+            self.sent_recoverable(now_ns, vi, kind, message.work.length_bytes);
         }
         host.keep_in_flight(vi);
     }
@@ -86,6 +93,11 @@ impl Engine {
         };
         self.exchanges.close(entry.ox_id, next_seq_cnt);
         self.complete_answered(vi, host);
+        self.release_held(vi, host);
+    }
+
+    /// The send queue goes on if it waited for an answer.
+    pub(crate) fn release_held<H: Host>(&mut self, vi: ViIndex, host: &mut H) {
         let holding = |tx: &mut TxStream| core::mem::take(&mut tx.in_flight.holding);
         if self.tx_mut(vi).is_some_and(holding) {
             host.resume(vi);
@@ -101,7 +113,7 @@ impl Engine {
     }
 
     /// Completes what waits for nothing any more.
-    fn complete_answered<H: Host>(&mut self, vi: ViIndex, host: &mut H) {
+    pub(crate) fn complete_answered<H: Host>(&mut self, vi: ViIndex, host: &mut H) {
         let reception = self.level_of(vi) == Some(Level::ReliableReception);
         let Some(tx) = self.tx_mut(vi) else {
             return;
@@ -109,7 +121,10 @@ impl Engine {
         while let Some(entry) = tx.in_flight.pop_answered() {
             host.complete_send(vi, Status::OK, entry.length_bytes);
         }
-        tx.tracked = reception || !tx.in_flight.is_empty() || tx.in_flight.fault.is_some();
+        tx.tracked = reception
+            || tx.recovery.is_some()
+            || !tx.in_flight.is_empty()
+            || tx.in_flight.fault.is_some();
     }
 
     /// Completes the message that stands at `at` in error, and those before it; one place
@@ -173,6 +188,8 @@ impl Engine {
             self.abandon_entry(now_ns, &entry);
         }
         self.timers.clear(TimerKey::Answer(vi.0));
+        self.timers.clear(TimerKey::Acknowledge(vi.0));
+        self.timers.clear(TimerKey::Recover(vi.0));
     }
 
     fn abandon_entry(&mut self, now_ns: u64, entry: &Entry) {
@@ -182,7 +199,8 @@ impl Engine {
         }
     }
 
-    /// Where the oldest message stands that waits for an answer and is such a one.
+    /// Where the oldest message stands that waits for an answer, is such a one, and can be told
+    /// of an error at the other end: at Reliable Delivery only a read can (VIPL 5.2).
     pub(crate) fn first_unanswered(
         &self,
         vi: ViIndex,
@@ -190,12 +208,13 @@ impl Engine {
     ) -> Option<usize> {
         let ep = self.endpoint(vi)?;
         let tx = ep.tx.as_ref()?;
+        let reception = ep.params.level == Level::ReliableReception;
+        let fits = |kind| (reception || kind == Kind::Read) && fits(kind);
         let being_sent = || {
             let message = tx.message.as_ref()?;
-            let waits = ep.params.level == Level::ReliableReception;
-            (waits && fits(Kind::of(&message.work))).then_some(tx.in_flight.len())
+            fits(Kind::of(&message.work)).then_some(tx.in_flight.len())
         };
-        tx.in_flight.first_unanswered(&fits).or_else(being_sent)
+        tx.in_flight.first_unanswered(fits).or_else(being_sent)
     }
 
     /// The other end ended the connection and said why: the message that this is about

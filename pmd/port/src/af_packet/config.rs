@@ -51,6 +51,9 @@ pub struct AfPacketConfig {
     /// Addresses that are received besides our own and
     /// [`SEGMENT_BROADCAST`](super::SEGMENT_BROADCAST).
     pub multicast: Vec<MacBytes>,
+    /// Receive frames to the interface's own address too, which all programs of this host on
+    /// it then do.
+    pub interface_address: bool,
     /// Hand frames to the interface past its queueing discipline. That saves
     /// little, and neither other programs of this host on the same interface
     /// nor a capture tool see our frames then: leave it off unless this
@@ -69,6 +72,7 @@ impl AfPacketConfig {
             tx_frames: 1024,
             promiscuous: Promiscuous::Auto,
             multicast: Vec::new(),
+            interface_address: false,
             qdisc_bypass: false,
         }
     }
@@ -76,7 +80,7 @@ impl AfPacketConfig {
     /// Refuses what no interface could be opened with.
     pub(super) fn check(&self) -> Result<(), AfPacketError> {
         let refuse = |key, reason| Err(AfPacketError::BadConfig { key, reason });
-        if self.mac[0] & 1 != 0 || self.mac == [0; 6] {
+        if !is_station(self.mac) {
             return refuse("mac", "must be a unicast address");
         }
         if self.ethertypes.is_empty() || self.ethertypes.len() > ETHERTYPES_MAX {
@@ -97,6 +101,11 @@ impl AfPacketConfig {
         }
         Ok(())
     }
+}
+
+/// True for what can be the address of one station.
+pub(super) fn is_station(mac: MacBytes) -> bool {
+    mac[0] & 1 == 0 && mac != [0; 6]
 }
 
 /// Why an `af_packet` port could not be opened; the text says what to do.

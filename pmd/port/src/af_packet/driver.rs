@@ -2,9 +2,11 @@
 
 use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
+use super::addresses::Addresses;
 use super::counts::Counts;
 use super::rx::{ETHERNET_HEADER_BYTES, Received, RxDrop, RxRing};
 use super::socket::{Interface, Link, Socket};
@@ -32,6 +34,7 @@ pub struct AfPacketPort {
     /// Both rings, receive first.
     pub(super) memory: ManuallyDrop<Mapping>,
     pub(super) interface: Interface,
+    pub(super) addresses: Addresses,
     pub(super) link: Link,
     /// A failure that was not told yet.
     pub(super) untold: Option<PortFailure>,
@@ -261,6 +264,15 @@ impl Port for AfPacketPort {
 
     fn stats(&self) -> PortStats {
         self.counts.stats(self.link.running)
+    }
+
+    fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
+        let from = self.capabilities.mac;
+        if mac != from {
+            self.addresses.change(&self.socket, from, mac)?;
+            self.capabilities.mac = mac;
+        }
+        Ok(())
     }
 
     fn upkeep(&mut self) {

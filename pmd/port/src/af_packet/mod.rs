@@ -6,7 +6,8 @@
 //!
 //! # What is received
 //! Frames with one of the configured EtherTypes to our station address, to
-//! [`SEGMENT_BROADCAST`] or to one of the configured multicast addresses, from
+//! [`SEGMENT_BROADCAST`], to one of the configured multicast addresses or, if
+//! configured so, to the interface's own address, from
 //! the wire and from other programs of this host on the same interface; all
 //! other frames are kept out by a filter in the kernel. Frames to our own
 //! address are delivered inside the port.
@@ -45,6 +46,7 @@
 //! | `link_changes` | how often the link was found up or down when it was not before |
 //! | `link_up` | 1 while the link is up as of the last [`Port::upkeep`](crate::Port::upkeep), else 0 |
 
+mod addresses;
 mod config;
 mod counts;
 mod driver;

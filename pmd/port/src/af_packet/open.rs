@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 
-use super::config::{AfPacketConfig, AfPacketError, Promiscuous};
+use super::addresses::Addresses;
+use super::config::{AfPacketConfig, AfPacketError};
 use super::counts::Counts;
 use super::driver::{AfPacketPort, frame_bytes};
 use super::rx::RxRing;
 use super::slots::Slots;
 use super::socket::{Interface, Link, Socket};
 use super::tx::TxRing;
-use super::{SEGMENT_BROADCAST, filter};
 use crate::mapping::Mapping;
 use crate::mempool::{Mempool, MempoolConfig};
-use crate::port::{Capabilities, MacBytes};
+use crate::port::Capabilities;
 
 /// What the smallest legal FC receive size, a data field of 256 bytes, needs.
 const MIN_MTU_BYTES: u32 = 302;
@@ -110,48 +110,6 @@ fn make_rings(
     Ok((rx, tx, memory))
 }
 
-/// Makes the interface receive for our addresses.
-fn join(
-    socket: &Socket,
-    config: &AfPacketConfig,
-    interface: &Interface,
-) -> Result<(), AfPacketError> {
-    let promiscuous = || {
-        socket
-            .join(interface.index, libc::PACKET_MR_PROMISC, [0; 6])
-            .map_err(os("making the interface promiscuous"))
-    };
-    if config.promiscuous == Promiscuous::Always {
-        return promiscuous();
-    }
-    for mac in destinations(config) {
-        let kind = match mac[0] & 1 {
-            0 if mac == interface.mac => continue,
-            0 => libc::PACKET_MR_UNICAST,
-            _ => libc::PACKET_MR_MULTICAST,
-        };
-        match socket.join(interface.index, kind, mac) {
-            Ok(()) => {}
-            Err(_) if config.promiscuous == Promiscuous::Auto => return promiscuous(),
-            Err(source) => {
-                return Err(AfPacketError::AddressRefused {
-                    interface: config.interface.clone(),
-                    mac,
-                    source,
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Every address that the port receives for.
-fn destinations(config: &AfPacketConfig) -> impl Iterator<Item = MacBytes> {
-    [config.mac, SEGMENT_BROADCAST]
-        .into_iter()
-        .chain(config.multicast.iter().copied())
-}
-
 impl AfPacketPort {
     /// Opens a port on an interface of the calling thread's network namespace.
     ///
@@ -162,9 +120,9 @@ impl AfPacketPort {
         let socket = open_socket()?;
         let (interface, link) = find_interface(&socket, &config.interface)?;
         let max_frame_bytes = frame_bytes(link.mtu_bytes);
-        let addresses: Vec<MacBytes> = destinations(&config).collect();
-        socket
-            .attach_filter(&mut filter::program(&config.ethertypes, &addresses))
+        let mut addresses = Addresses::new(&config, interface);
+        addresses
+            .filter(&socket, config.mac)
             .map_err(os("attaching the receive filter"))?;
         let (rx, tx, memory) = make_rings(&socket, &config, max_frame_bytes)?;
         socket
@@ -180,7 +138,7 @@ impl AfPacketPort {
             tag: 0,
         })
         .map_err(os("mapping memory for frames to ourselves"))?;
-        join(&socket, &config, &interface)?;
+        addresses.join(&socket, config.mac)?;
         socket
             .bind(interface.index)
             .map_err(os("binding to the interface"))?;
@@ -189,6 +147,7 @@ impl AfPacketPort {
                 driver: "af_packet",
                 device: config.interface,
                 mac: config.mac,
+                interface_mac: Some(interface.mac),
                 max_frame_bytes: max_frame_bytes as usize,
                 lossless: false,
                 send_alone: false,
@@ -200,6 +159,7 @@ impl AfPacketPort {
             socket,
             memory: ManuallyDrop::new(memory),
             interface,
+            addresses,
             link,
             untold: None,
             counts: Counts::default(),

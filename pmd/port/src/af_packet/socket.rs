@@ -141,6 +141,21 @@ impl Socket {
     /// Makes the interface receive for an address, or for all of them; ends
     /// with the socket.
     pub(super) fn join(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
+        self.membership(libc::PACKET_ADD_MEMBERSHIP, index, kind, mac)
+    }
+
+    /// Takes back one [`Socket::join`] of the same kind and address.
+    pub(super) fn leave(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
+        self.membership(libc::PACKET_DROP_MEMBERSHIP, index, kind, mac)
+    }
+
+    fn membership(
+        &self,
+        option: libc::c_int,
+        index: i32,
+        kind: libc::c_int,
+        mac: MacBytes,
+    ) -> io::Result<()> {
         let mut address = [0; 8];
         address[..6].copy_from_slice(&mac);
         let value = libc::packet_mreq {
@@ -149,7 +164,7 @@ impl Socket {
             mr_alen: 6,
             mr_address: address,
         };
-        self.set_option(libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &value)
+        self.set_option(libc::SOL_PACKET, option, &value)
     }
 
     fn set_option<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {

@@ -21,6 +21,18 @@ pub(super) fn capabilities_are_sane(make: &mut dyn FnMut() -> Pair) {
     }
 }
 
+pub(super) fn impossible_addresses_are_refused(make: &mut dyn FnMut() -> Pair) {
+    let (mut a, mut b) = make();
+    let own = a.capabilities().clone();
+    for impossible in [[0; 6], [0x01, 0, 0, 0, 0, 1]] {
+        a.change_address(impossible)
+            .expect_err("no station can have it");
+        assert_eq!(*a.capabilities(), own);
+    }
+    send(&mut *b, own.mac, 0..1, MIN_FRAME_BYTES);
+    receive(&mut *a, b.capabilities().mac, 0..1);
+}
+
 pub(super) fn empty_bursts_do_nothing(make: &mut dyn FnMut() -> Pair) {
     let (mut a, mut b) = make();
     let mut batch = MbufBatch::new();

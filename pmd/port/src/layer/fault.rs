@@ -399,6 +399,12 @@ impl<P: Port> Port for FaultInjector<P> {
         stats
     }
 
+    fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
+        self.inner.change_address(mac)?;
+        self.capabilities.mac = mac;
+        Ok(())
+    }
+
     fn upkeep(&mut self) {
         self.inner.upkeep();
     }

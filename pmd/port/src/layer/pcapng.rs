@@ -170,6 +170,10 @@ impl<P: Port, W: Write + Send> Port for PcapngTee<P, W> {
         stats
     }
 
+    fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
+        self.inner.change_address(mac)
+    }
+
     fn upkeep(&mut self) {
         self.inner.upkeep();
     }

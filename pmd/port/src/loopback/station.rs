@@ -94,6 +94,7 @@ impl LoopbackPort {
                 driver: "loopback",
                 device: config.device.clone(),
                 mac: config.macs[own],
+                interface_mac: None,
                 max_frame_bytes: config.max_frame_bytes as usize,
                 lossless: true,
                 send_alone: true,

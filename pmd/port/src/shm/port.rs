@@ -70,6 +70,7 @@ impl ShmPort {
                 driver: "shm",
                 device: config.segment,
                 mac: membership.mac(),
+                interface_mac: None,
                 max_frame_bytes: MAX_FRAME_BYTES,
                 lossless: true,
                 send_alone: true,

@@ -1,5 +1,6 @@
 //! The `af_packet` driver on real interfaces: veth pairs between network namespaces.
 
+mod addresses;
 mod failures;
 mod netns;
 

@@ -14,7 +14,7 @@ void no_receive_posted(void)
     pair_open(&pair, &options);
     describe(send, arena_bytes(&mine, 64), mine.handle, 64);
     CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
-    check_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, "no receive");
+    check_refused_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, "no receive");
     row_seen("no_receive", "sender");
     if (error_expected(pair.server, VIP_ERROR_RECVQ_EMPTY, &error))
         CHECK(error.NicHandle == there.nic && error.ViHandle == pair.server,
@@ -44,7 +44,7 @@ static void bad_receive(const char *row, const char *what, const Fault *fault, c
     CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
     CHECK_RETURN(VipPostRecv(pair.server, next, theirs.handle), VIP_SUCCESS);
     CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
-    check_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, what);
+    check_refused_sender(sent(pair.client, send), VIP_STATUS_REMOTE_DESC_ERROR, what);
     row_seen(row, "sender");
     VIP_UINT32 status = received(pair.server, recv);
     CHECK((status & VIP_STATUS_ERROR_MASK) == expected, "%s: status 0x%08X", what, status);
@@ -121,7 +121,7 @@ static void refused(const Refusal *refusal, bool immediate)
         CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
     }
     CHECK_RETURN(VipPostSend(pair.client, write, mine.handle), VIP_SUCCESS);
-    check_sender(sent(pair.client, write), VIP_STATUS_RDMA_PROT_ERROR, refusal->what);
+    check_refused_sender(sent(pair.client, write), VIP_STATUS_RDMA_PROT_ERROR, refusal->what);
     row_seen(row, "sender");
     if (immediate) {
         const VIP_UINT32 status = received(pair.server, recv);
@@ -139,7 +139,7 @@ static void refused(const Refusal *refusal, bool immediate)
     for (size_t i = 0; i < exposed.bytes; i++)
         untouched &= exposed.base[i] == 0;
     for (size_t i = 0; refusal->other != NULL && i < refusal->bytes; i++)
-        untouched &= refusal->other->base[i] != 0x77;
+        untouched &= refusal->other->base[refusal->offset + i] != 0x77;
     CHECK(untouched, "%s: the target is untouched", refusal->what);
     mine.used = mark;
     theirs.used = far_mark;
@@ -159,7 +159,8 @@ static void refusals(bool immediate)
          NULL},
         {"nothing, at a bad address", true, exposed.bytes + 4096, 0, 0, NULL},
         {"made-up handle", true, 0, 64, 0x10001, NULL},
-        {"region without the right", true, 0, 64, 0, &theirs},
+        /* Its end: its begin has descriptors, in which any byte can be. */
+        {"region without the right", true, theirs.bytes - 64, 64, 0, &theirs},
         {"region of another tag", true, 0, 64, 0, &foreign},
         {"VI without the right", false, 0, 64, 0, NULL},
     };

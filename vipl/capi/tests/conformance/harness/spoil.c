@@ -1,5 +1,7 @@
 #include "spoil.h"
 
+#include <stdlib.h>
+
 #include "suite.h"
 
 static void reserved_control(VIP_DESCRIPTOR *d, const Arena *f)
@@ -129,6 +131,21 @@ void pair_after_error(Pair *pair, const char *what)
         pair_works(pair, what);
     }
     pair_close(pair);
+}
+
+static bool senders_wait(void)
+{
+    return test_level() == VIP_SERVICE_RELIABLE_DELIVERY && getenv("VIPL_TEST_RECOVERY") != NULL;
+}
+
+void check_refused_sender(VIP_UINT32 status, VIP_UINT32 at_reliable_reception, const char *what)
+{
+    if (senders_wait()) {
+        CHECK((status & VIP_STATUS_ERROR_MASK) == VIP_STATUS_DESC_FLUSHED_ERROR,
+              "%s: the sender's status is 0x%08X", what, status);
+    } else {
+        check_sender(status, at_reliable_reception, what);
+    }
 }
 
 void check_sender(VIP_UINT32 status, VIP_UINT32 at_reliable_reception, const char *what)

@@ -24,5 +24,10 @@ void broken(const Pair *pair, const char *what);
 void pair_after_error(Pair *pair, const char *what);
 /* The status that a sender has from an error at the other end. */
 void check_sender(VIP_UINT32 status, VIP_UINT32 at_reliable_reception, const char *what);
+/*
+ * The same where the other end refuses a whole message. VIPL_TEST_RECOVERY is set where VINIC0 recovers messages: there a
+ * send of Reliable Delivery waits for the other end, and is flushed.
+ */
+void check_refused_sender(VIP_UINT32 status, VIP_UINT32 at_reliable_reception, const char *what);
 
 #endif

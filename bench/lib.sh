@@ -1,0 +1,79 @@
+# What bench/compare and bench/lossy share. Sourced in the root of the workspace.
+# shellcheck shell=bash
+
+# Built for this machine: the peers of a comparison choose their code for the processor at run time.
+TARGET="${CARGO_TARGET_DIR:-$PWD/target}/native"
+# shellcheck disable=SC2034  # for the scripts
+VIBENCH="$TARGET/release/vibench" RUN_LIMIT_S=120
+
+die() {
+    printf '%s: %s\n' "$(basename "$0")" "$1" >&2
+    exit 1
+}
+
+allowed_cores() {
+    local list part first last
+    list="$(awk '/^Cpus_allowed_list:/ { print $2 }' /proc/self/status)"
+    for part in ${list//,/ }; do
+        first="${part%-*}" last="${part#*-}"
+        seq "$first" "$last"
+    done
+}
+
+CORES="${VIBENCH_CORES:-$(allowed_cores | head -n 2 | paste -sd,)}"
+[[ "$CORES" =~ ^[0-9]+,[0-9]+$ ]] || die "two cores are needed; these may be used: $CORES"
+
+WORK="$(mktemp -d)"
+trap 'rm -rf "$WORK"' EXIT
+
+build_vibench() {
+    echo "building vibench" >&2
+    RUSTFLAGS="${RUSTFLAGS:-} -C target-cpu=native" \
+        cargo build --locked --release --quiet --target-dir "$TARGET" -p vibench --bin vibench
+}
+
+# note SERIES VALUE
+note() { echo "$2" >>"$WORK/$1"; }
+
+# of_json KEY: the first value of the key in the results of vibench is ours, later ones the control's.
+of_json() {
+    local value
+    value="$(awk -F': ' -v key="\"$1\"" '$1 ~ key { sub(/,$/, "", $2); print $2; exit }' "$WORK/json")"
+    [[ "$value" =~ ^[0-9.eE+-]+$ ]] || die "no $1 in the results of vibench"
+    echo "$value"
+}
+
+median() { sort -g "$WORK/$1" | awk '{ v[NR] = $1 } END { m = int((NR + 1) / 2); print NR % 2 ? v[m] : (v[m] + v[m + 1]) / 2 }'; }
+
+commit() {
+    local name
+    name="$(git rev-parse --short HEAD 2>/dev/null)" || name='none'
+    [[ -z "$(git status --porcelain 2>/dev/null)" ]] || name+=' with changes'
+    echo "$name"
+}
+
+print_setting() {
+    printf 'machine   %s, cores %s, kernel %s\n' \
+        "$(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo)" "$CORES" "$(uname -r)"
+    printf 'commit    %s\n' "$(commit)"
+}
+
+is_at_most() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a <= b) }'; }
+
+# goal WHAT LEAST MOST: met if the one is at most the other.
+MISSED=0
+goal() {
+    if is_at_most "$2" "$3"; then
+        printf 'goal met      %s\n' "$1"
+    else
+        printf 'goal MISSED   %s\n' "$1"
+        MISSED=$((MISSED + 1))
+    fi
+}
+
+# end_with_goals yes|no: with yes, a missed goal is a failure.
+end_with_goals() {
+    if [[ "$1" == yes ]] && ((MISSED > 0)); then
+        exit 1
+    fi
+}

@@ -1,0 +1,111 @@
+//! `fcvi-pmd`: what it says of configurations, and of the ports that a NIC finds.
+
+use std::path::Path;
+use std::process::Command;
+
+use e2e::installation::{built, workspace};
+use e2e::nics::{End, NicText};
+use e2e::own_port::OwnPort;
+use e2e::process::{PATIENCE, Running, program};
+use e2e::scratch::Scratch;
+use e2e::wire::{Namespace, Wire};
+use serde_json::Value;
+
+fn fcvi_pmd(namespace: Option<&Namespace>, words: &[&str], config: &Path) -> Command {
+    let path = built().join("fcvi-pmd");
+    assert!(path.exists(), "{}: cargo build -p fcvi-pmd", path.display());
+    let mut command = match namespace {
+        Some(namespace) => namespace.program(path),
+        None => program(path),
+    };
+    command.args(words).arg(config);
+    command
+}
+
+#[test]
+fn a_configuration_is_checked() {
+    let scratch = Scratch::new("check");
+    let example = workspace().join("configs/two-hosts-af_packet.toml");
+    let mut check = fcvi_pmd(None, &["check"], &example);
+    let said = Running::start("check", &mut check).succeed(PATIENCE);
+    assert!(said.starts_with("VINIC0: af_packet on eth0, "), "{said}");
+    for (text, word) in [
+        ("[[nic]]\nmax_vi = 5000\n", "max_vi = 5000: must be 1 to"),
+        ("", "add [[nic]]"),
+    ] {
+        let config = scratch.write("wrong.toml", text);
+        let mut check = fcvi_pmd(None, &["check"], &config);
+        let ended = Running::start("check", &mut check).finish(PATIENCE);
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
+        assert!(ended.text.contains(word), "{}", ended.text);
+    }
+}
+
+#[test]
+fn two_ports_on_a_wire_list_each_other() {
+    let wire = Wire::new(2500);
+    let scratch = Scratch::new("neighbours");
+    let left = NicText::discovering("left", End::Left.host()).write(&scratch, "left.toml");
+    let right = NicText::discovering("right", End::Right.host()).write(&scratch, "right.toml");
+    let mut watching = OwnPort::start(&wire.left, "left", &left);
+    let own = watching.wait_until_up();
+
+    let words = ["neighbours", "--json", "--for", "3", "--config"];
+    let mut list = fcvi_pmd(Some(&wire.right), &words, &right);
+    let said = Running::start("right", &mut list).succeed(PATIENCE);
+    let list: Value = serde_json::from_str(&said).expect("one JSON object");
+    assert_eq!(list["own"]["state"], "up");
+    let other = number(&list["own"]["port_name"]);
+    let [neighbour] = list["neighbours"].as_array().expect("a list").as_slice() else {
+        panic!("one neighbour is there: {said}");
+    };
+    assert_eq!(number(&neighbour["port_name"]), own.port_name);
+    assert_eq!(number(&neighbour["node_name"]), own.node_name);
+    assert_eq!(number(&neighbour["n_port_id"]), u64::from(own.port_id));
+    assert_eq!(neighbour["login"], "logged in");
+    assert_eq!(neighbour["speaks_fc_vi"], true);
+    assert_eq!(neighbour["host"], End::Left.host());
+    assert_eq!(neighbour["mac"], wire.left.link("left")["address"]);
+    assert_eq!(neighbour["data_field_bytes"], 2112);
+
+    // The one that watches saw it come, and go with a word.
+    let seen = watching.wait_for_login(other, "logged in", PATIENCE);
+    assert_eq!(u64::from(seen.port_id), number(&list["own"]["n_port_id"]));
+    watching.wait_for_login(other, "logged out", PATIENCE);
+    watching.leave();
+}
+
+fn number(text: &Value) -> u64 {
+    let text = text.as_str().expect("text");
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u64::from_str_radix(&digits, 16).expect("hexadecimal digits")
+}
+
+#[test]
+fn configured_neighbours_are_listed_as_such() {
+    let wire = Wire::new(1500);
+    let scratch = Scratch::new("neighbours");
+    let config = NicText::af_packet(End::Left).write(&scratch, "left.toml");
+    let words = ["neighbours", "--for", "0", "--config"];
+    let said = Running::start("left", &mut fcvi_pmd(Some(&wire.left), &words, &config));
+    let said = said.succeed(PATIENCE);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(
+        lines[0].starts_with("VINIC0: N_Port_ID 00.01.01, "),
+        "{said}"
+    );
+    assert!(lines[0].contains("; no discovery: "), "{said}");
+    assert_eq!(lines[1], "neighbour: N_Port_ID 00.02.01, host 192.0.2.2");
+    assert_eq!(lines.len(), 1 + 16, "{said}");
+}
+
+#[test]
+fn an_unknown_nic_is_refused_with_those_that_there_are() {
+    let scratch = Scratch::new("neighbours");
+    let config = scratch.write("two.toml", "[[nic]]\n[[nic]]\nname = \"fast\"\n");
+    let words = ["neighbours", "--device", "slow", "--config"];
+    let ended = Running::start("slow", &mut fcvi_pmd(None, &words, &config)).finish(PATIENCE);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
+    let expected = "no NIC \"slow\": there are VINIC0, fast";
+    assert!(ended.text.contains(expected), "{}", ended.text);
+}

@@ -1,0 +1,142 @@
+//! Identifiers that are over, and when they may be used again [FCVI P-9, P-10].
+//!
+//! A frame can be on its way for R_A_TOV. So long nobody may use its identifiers for something
+//! else: OX_IDs are held by their pool (`exchange`), handles and requests here.
+//!
+//! A handle has the VI's place and 16 random bits. Those of two connections are alike once in
+//! 65,536 times, and a frame of the earlier one could then pass for one of the later: so a
+//! handle that was given up is not drawn again. A connection request that came to a connection,
+//! or was taken back, is remembered by its S_ID and FCVI_CONNECTION_ID: its sender has no reason
+//! to send it again, so if it comes it is late, and no consumer waits for it.
+//!
+//! As many of each are remembered as [`REMEMBERED`]. If more end within R_A_TOV, the oldest are
+//! left to what else tells them: random bits, and that nobody answers a late RESP1 with RESP2.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use fcvi_frame::fc::NPortId;
+use fcvi_frame::profile;
+
+use crate::counters::Counter;
+use crate::engine::{Engine, ViIndex};
+use crate::host::Host;
+use crate::synonym::{Check, skips};
+
+/// Handles, and requests, that are remembered as dead, at most.
+pub(crate) const REMEMBERED: usize = 1 << 14;
+
+/// Identifiers that ended less than R_A_TOV ago.
+#[derive(Debug)]
+pub(crate) struct Dead<K> {
+    /// Until when each is dead, oldest first.
+    order: VecDeque<(u64, K)>,
+    known: BTreeSet<K>,
+    r_a_tov_ns: u64,
+}
+
+impl<K: Copy + Ord> Dead<K> {
+    pub(crate) fn new(r_a_tov_ns: u64) -> Self {
+        Self {
+            order: VecDeque::new(),
+            known: BTreeSet::new(),
+            r_a_tov_ns,
+        }
+    }
+
+    fn add(&mut self, now_ns: u64, key: K) {
+        self.revive(now_ns);
+        if self.order.len() >= REMEMBERED {
+            self.forget_oldest();
+        }
+        if self.known.insert(key) {
+            self.order.push_back((now_ns + self.r_a_tov_ns, key));
+        }
+    }
+
+    fn revive(&mut self, now_ns: u64) {
+        while self.order.front().is_some_and(|(at, _)| *at <= now_ns) {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, key)) = self.order.pop_front() {
+            self.known.remove(&key);
+        }
+    }
+
+    fn has(&mut self, now_ns: u64, key: K) -> bool {
+        self.revive(now_ns);
+        self.known.contains(&key)
+    }
+}
+
+impl Engine {
+    /// A handle for this VI that no earlier one helps to guess, and that no frame on its way has.
+    pub(crate) fn new_handle<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> u32 {
+        loop {
+            let handle = (host.random() << 16) | vi.0;
+            let dead = self.dead_handles.has(now_ns, handle) && !skips(Check::DeadHandle);
+            if handle != profile::HANDLE_NONE && handle >> 16 != 0 && !dead {
+                return handle;
+            }
+        }
+    }
+
+    /// Takes the handle of this VI, whose connection or request is over; 0 if it had none.
+    pub(crate) fn retire_handle(&mut self, now_ns: u64, vi: ViIndex) -> u32 {
+        let handle = self.endpoint_mut(vi);
+        let handle = handle.map_or(0, |ep| core::mem::take(&mut ep.handle));
+        if handle != 0 {
+            self.dead_handles.add(now_ns, handle);
+        }
+        handle
+    }
+
+    /// The request of this port with this connection ID will not be sent again.
+    pub(crate) fn retire_request(&mut self, now_ns: u64, s_id: NPortId, connection_id: u32) {
+        self.dead_requests.add(now_ns, (s_id, connection_id));
+    }
+
+    /// Is this a request that is over? Then it is counted.
+    pub(crate) fn is_late_request(
+        &mut self,
+        now_ns: u64,
+        s_id: NPortId,
+        connection_id: u32,
+    ) -> bool {
+        let late = self.dead_requests.has(now_ns, (s_id, connection_id));
+        if late && !skips(Check::DeadRequest) {
+            self.counters.count(Counter::DropLateRequest);
+            return true;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identifier_is_dead_for_r_a_tov() {
+        let mut dead = Dead::new(1000);
+        dead.add(5, 77);
+        assert!(dead.has(1004, 77) && !dead.has(1004, 78));
+        assert!(!dead.has(1005, 77));
+        assert!(dead.order.is_empty() && dead.known.is_empty());
+    }
+
+    #[test]
+    fn of_too_many_the_oldest_are_forgotten() {
+        let mut dead = Dead::new(1000);
+        for key in 0..=REMEMBERED {
+            dead.add(0, key);
+        }
+        assert!(!dead.has(0, 0) && dead.has(0, 1) && dead.has(0, REMEMBERED));
+        assert_eq!(
+            (dead.order.len(), dead.known.len()),
+            (REMEMBERED, REMEMBERED)
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! What the login machine sends.
+
+use fcvi_frame::els::{ElsCommand, LsRjt, MAX_PAYLOAD_BYTES};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl, RX_ID_UNASSIGNED};
+use fcvi_frame::{MacAddress, profile};
+
+/// The link service descriptor of FIP that carries an FC frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FipService {
+    /// Descriptor 7: FLOGI and its replies.
+    Flogi,
+    /// Descriptor 9: LOGO and its replies.
+    Logo,
+}
+
+/// What a link service travels in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Carrier {
+    /// A frame of EtherType 0x8914: between ENode addresses, without SOF, CRC and EOF. A request
+    /// has subcode 1, a reply 2; all but LS_RJT have a MAC descriptor with the address of
+    /// the sender's VN_Port.
+    Fip(FipService),
+    /// A frame of EtherType 0x8906.
+    Fcoe,
+}
+
+/// One link service to be sent: a sequence of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElsOut {
+    /// What it travels in.
+    pub carrier: Carrier,
+    /// The Ethernet address it goes to: an ENode's in FIP, a VN_Port's in FCoE, or that of all
+    /// VN_Ports. The source is ours of the same kind.
+    pub destination: MacAddress,
+    /// The FC header, complete.
+    pub fc: FcHeader,
+    payload: [u8; MAX_PAYLOAD_BYTES],
+    payload_bytes: u8,
+}
+
+impl ElsOut {
+    /// The data field, a multiple of 4 bytes.
+    #[must_use]
+    pub fn payload(&self) -> &[u8] {
+        &self.payload[..usize::from(self.payload_bytes)]
+    }
+
+    /// True for LS_RJT.
+    #[must_use]
+    pub fn is_refusal(&self) -> bool {
+        ElsCommand::parse(self.payload()) == Ok(ElsCommand::LsRjt)
+    }
+
+    pub(super) fn new(
+        carrier: Carrier,
+        destination: MacAddress,
+        fc: FcHeader,
+        payload: &[u8],
+    ) -> Self {
+        let mut out = Self {
+            carrier,
+            destination,
+            fc,
+            payload: [0; MAX_PAYLOAD_BYTES],
+            payload_bytes: payload.len() as u8,
+        };
+        out.payload[..payload.len()].copy_from_slice(payload);
+        out
+    }
+}
+
+/// The header of a request that opens an exchange.
+pub(super) fn request_header(s_id: NPortId, d_id: NPortId, ox_id: u16) -> FcHeader {
+    FcHeader {
+        r_ctl: RCtl::ElsRequest,
+        d_id,
+        cs_ctl: 0,
+        s_id,
+        fc_type: FcType::Els,
+        f_ctl: profile::F_CTL_REQUEST,
+        seq_id: 0,
+        df_ctl: 0,
+        seq_cnt: 0,
+        ox_id,
+        rx_id: RX_ID_UNASSIGNED,
+        parameter: 0,
+    }
+}
+
+/// A request that waits to be answered, and where the answer goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received<'a> {
+    pub(super) carrier: Carrier,
+    /// The Ethernet address it came from.
+    pub(super) source: MacAddress,
+    pub(super) fc: &'a FcHeader,
+    pub(super) command: ElsCommand,
+    pub(super) payload: &'a [u8],
+}
+
+impl Received<'_> {
+    /// The answer to it, on the way that it came.
+    pub(super) fn answer(&self, payload: &[u8]) -> ElsOut {
+        let header = FcHeader {
+            r_ctl: RCtl::ElsReply,
+            d_id: self.fc.s_id,
+            s_id: self.fc.d_id,
+            f_ctl: profile::F_CTL_FINAL_REPLY,
+            rx_id: self.fc.rx_id,
+            ..request_header(self.fc.d_id, self.fc.s_id, self.fc.ox_id)
+        };
+        ElsOut::new(self.carrier, self.source, header, payload)
+    }
+
+    pub(super) fn refusal(&self, refusal: LsRjt) -> ElsOut {
+        let mut payload = [0; LsRjt::BYTES];
+        refusal.emit(&mut payload);
+        self.answer(&payload)
+    }
+}
+
+/// The header of the answer to an ABTS: in the other context of the same exchange.
+pub(super) fn abort_answer_header(abts: &FcHeader, r_ctl: RCtl) -> FcHeader {
+    let end = FCtl::LAST_SEQUENCE.union(FCtl::END_SEQUENCE);
+    let f_ctl = if abts.f_ctl.contains(FCtl::EXCHANGE_RESPONDER) {
+        end
+    } else {
+        end.union(FCtl::EXCHANGE_RESPONDER)
+    };
+    FcHeader {
+        r_ctl,
+        d_id: abts.s_id,
+        s_id: abts.d_id,
+        f_ctl,
+        df_ctl: 0,
+        parameter: 0,
+        ..*abts
+    }
+}

@@ -1,0 +1,82 @@
+//! What others answer: matched by the port and the OX_ID, or counted.
+
+use fcvi_frame::els::{ElsCommand, Login, LsRjt};
+use fcvi_frame::fc::FcHeader;
+
+use super::LoginMachine;
+use super::counters::LoginCounter;
+use super::port::{LoginFailure, PortLogin};
+use super::state::{Event, PortState};
+
+/// What an answer means for the state of its request.
+type Answered = (Event, Option<PortLogin>, Option<LoginFailure>);
+
+impl LoginMachine {
+    pub(super) fn take_reply(
+        &mut self,
+        now_ns: u64,
+        fc: &FcHeader,
+        command: ElsCommand,
+        payload: &[u8],
+    ) -> Result<(), LoginCounter> {
+        if !self.exchanges.contains(fc.ox_id) {
+            return Err(LoginCounter::DropStrayReply);
+        }
+        let at = self.by_id(fc.s_id).ok_or(LoginCounter::DropStrayReply)?;
+        let (event, login, trouble) = self.read_reply(at, fc, command, payload)?;
+        self.exchanges.close(fc.ox_id);
+        if let Some(port) = self.ports[at].as_mut() {
+            port.ox_id = None;
+            if let Some(trouble) = trouble {
+                self.counters.count(LoginCounter::Rejected);
+                port.trouble = trouble;
+            }
+        }
+        self.apply(now_ns, at, event, login);
+        Ok(())
+    }
+
+    fn read_reply(
+        &self,
+        at: usize,
+        fc: &FcHeader,
+        command: ElsCommand,
+        payload: &[u8],
+    ) -> Result<Answered, LoginCounter> {
+        let port = self.ports[at].as_ref();
+        let port = port.ok_or(LoginCounter::DropStrayReply)?;
+        if port.ox_id != Some(fc.ox_id) {
+            return Err(LoginCounter::DropLateReply);
+        }
+        if port.unsent {
+            return Err(LoginCounter::DropStrayReply);
+        }
+        let unreadable = |_| LoginCounter::DropMalformedReply;
+        match (port.state, command) {
+            (PortState::LogoSent, ElsCommand::LsAcc | ElsCommand::LsRjt) => {
+                Ok((Event::LogoAnswered, None, None))
+            }
+            (PortState::FlogiSent | PortState::PlogiSent, ElsCommand::LsRjt) => {
+                let refusal = LsRjt::parse(payload).map_err(unreadable)?;
+                let trouble = LoginFailure::Rejected(refusal);
+                Ok((Event::Rejected, None, Some(trouble)))
+            }
+            (PortState::FlogiSent, ElsCommand::LsAcc) => {
+                let theirs = Login::parse(command, payload).map_err(unreadable)?;
+                if theirs.port_name == port.neighbour.port_name {
+                    Ok((Event::FlogiAccepted, None, None))
+                } else {
+                    Ok((Event::Rejected, None, Some(LoginFailure::Unusable)))
+                }
+            }
+            (PortState::PlogiSent, ElsCommand::LsAcc) => {
+                let theirs = Login::parse(command, payload).map_err(unreadable)?;
+                match self.agree(&port.neighbour, &theirs) {
+                    Ok(login) => Ok((Event::PlogiAccepted, Some(login), None)),
+                    Err(_) => Ok((Event::Unusable, None, Some(LoginFailure::Unusable))),
+                }
+            }
+            _ => Err(LoginCounter::DropMalformedReply),
+        }
+    }
+}

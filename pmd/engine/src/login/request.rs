@@ -1,0 +1,434 @@
+//! What others ask, and the answers.
+//!
+//! A port that is not logged in and behaves as if it were gets a LOGO, so that it
+//! learns of it; while a login is under way it is asked for patience. The answers are
+//! bounded: one for each request, LOGOs by the second.
+
+use fcvi_frame::MacAddress;
+use fcvi_frame::els::{
+    ACCEPT, Adisc, ElsCommand, Login, Logo, LsRjt, READ_TIMEOUT_VALUES, RejectExplanation,
+    RejectReason, Rrq, RtvAccept,
+};
+use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
+
+use super::config::ms;
+use super::counters::LoginCounter;
+use super::exchanges::Share;
+use super::frames::{Carrier, ElsOut, FipService, Received, request_header};
+use super::parameters::for_flogi;
+use super::port::PortLogin;
+use super::state::{Event, PortState};
+use super::{LoginMachine, process};
+
+/// A refusal, and what it counts as.
+pub(super) struct Refused(pub(super) LoginCounter, pub(super) LsRjt);
+
+/// A refusal for this reason.
+fn refused(counter: LoginCounter, reason: RejectReason, explanation: RejectExplanation) -> Refused {
+    Refused(
+        counter,
+        LsRjt {
+            reason,
+            explanation,
+        },
+    )
+}
+
+pub(super) fn malformed() -> Refused {
+    refused(
+        LoginCounter::RefusedMalformed,
+        RejectReason::ProtocolError,
+        RejectExplanation::InvalidLength,
+    )
+}
+
+pub(super) fn wrong_parameters(explanation: RejectExplanation) -> Refused {
+    refused(
+        LoginCounter::RefusedParameters,
+        RejectReason::LogicalError,
+        explanation,
+    )
+}
+
+fn busy() -> Refused {
+    refused(
+        LoginCounter::RefusedBusy,
+        RejectReason::LogicalBusy,
+        RejectExplanation::None,
+    )
+}
+
+fn not_served() -> Refused {
+    refused(
+        LoginCounter::RefusedCommand,
+        RejectReason::NotSupported,
+        RejectExplanation::NotSupported,
+    )
+}
+
+fn not_a_neighbour() -> Refused {
+    refused(
+        LoginCounter::RefusedStranger,
+        RejectReason::FipError,
+        RejectExplanation::NotNeighbour,
+    )
+}
+
+impl LoginMachine {
+    /// A frame of TYPE 0x01 came, for us or for all.
+    ///
+    /// `carrier` and `source`: what it came in, and the Ethernet address that it came from.
+    /// `payload`: its data field. The caller has checked the frame as such, with its CRC if it
+    /// has one.
+    pub fn handle_els(
+        &mut self,
+        now_ns: u64,
+        carrier: Carrier,
+        source: MacAddress,
+        fc: &FcHeader,
+        payload: &[u8],
+    ) {
+        if let Err(reason) = self.take_els(now_ns, carrier, source, fc, payload) {
+            self.counters.count(reason);
+        }
+        self.settle();
+    }
+
+    /// A frame other than a link service came from a port that is not logged in, and was
+    /// dropped [FCVI P-14]. The port is told so.
+    pub fn refuse_unlogged(&mut self, now_ns: u64, s_id: NPortId) {
+        let is_us = self.id == Some(s_id);
+        if self.id.is_some() && !is_us && self.login(s_id).is_none() {
+            self.counters.count(LoginCounter::DropNotLoggedIn);
+            if let Err(reason) = self.ask_to_log_out(now_ns, s_id) {
+                self.counters.count(reason);
+            }
+        }
+        self.settle();
+    }
+
+    fn take_els(
+        &mut self,
+        now_ns: u64,
+        carrier: Carrier,
+        source: MacAddress,
+        fc: &FcHeader,
+        payload: &[u8],
+    ) -> Result<(), LoginCounter> {
+        let command = ElsCommand::parse(payload).map_err(|_| LoginCounter::DropBadHeader)?;
+        let to_all = fc.d_id == NPortId::BROADCAST && command == ElsCommand::FarpRequest;
+        self.check_addresses(carrier, source, fc, to_all)?;
+        let is_els = fc.fc_type == FcType::Els && fc.df_ctl == 0;
+        if !is_els || !fc.f_ctl.contains(FCtl::END_SEQUENCE) {
+            return Err(LoginCounter::DropBadHeader);
+        }
+        let from_responder = fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
+        match (fc.r_ctl, from_responder) {
+            (RCtl::ElsReply, true) => self.take_reply(now_ns, fc, command, payload),
+            (RCtl::ElsRequest, false) => {
+                let received = Received {
+                    carrier,
+                    source,
+                    fc,
+                    command,
+                    payload,
+                };
+                self.take_request(now_ns, &received)
+            }
+            _ => Err(LoginCounter::DropBadHeader),
+        }
+    }
+
+    /// Who it is from and who it is for, on every layer.
+    pub(super) fn check_addresses(
+        &self,
+        carrier: Carrier,
+        source: MacAddress,
+        fc: &FcHeader,
+        to_all: bool,
+    ) -> Result<(), LoginCounter> {
+        let id = self.id.ok_or(LoginCounter::DropNoId)?;
+        if fc.d_id != id && !to_all {
+            return Err(LoginCounter::DropNotOurs);
+        }
+        let nobody = [NPortId::default(), NPortId::BROADCAST, id];
+        if nobody.contains(&fc.s_id) || source.is_multicast() {
+            return Err(LoginCounter::DropBadSource);
+        }
+        let port = self.by_id(fc.s_id).and_then(|at| self.ports[at].as_ref());
+        let expected = match carrier {
+            Carrier::Fcoe => Some(MacAddress::vn2vn(fc.s_id)),
+            Carrier::Fip(_) => port.map(|port| port.neighbour.enode_mac),
+        };
+        if expected.is_some_and(|expected| expected != source) {
+            return Err(LoginCounter::DropWrongMac);
+        }
+        Ok(())
+    }
+
+    fn take_request(&mut self, now_ns: u64, request: &Received<'_>) -> Result<(), LoginCounter> {
+        match (request.carrier, request.command) {
+            (Carrier::Fip(FipService::Flogi), ElsCommand::Flogi)
+            | (Carrier::Fip(FipService::Logo), ElsCommand::Logo) => {}
+            (Carrier::Fip(_), _) | (Carrier::Fcoe, ElsCommand::Flogi) => {
+                return Err(LoginCounter::DropWrongCarrier);
+            }
+            (Carrier::Fcoe, ElsCommand::LsAcc | ElsCommand::LsRjt) => {
+                return Err(LoginCounter::DropBadHeader);
+            }
+            (Carrier::Fcoe, _) => {}
+        }
+        if !self.has_room() {
+            return Err(LoginCounter::DropNoRoom);
+        }
+        let answer = match request.command {
+            ElsCommand::FarpRequest => return self.take_farp_request(now_ns, request),
+            ElsCommand::FarpReply => return self.take_farp_reply(request),
+            ElsCommand::Flogi | ElsCommand::Plogi | ElsCommand::Logo => {
+                self.logging(now_ns, request)?
+            }
+            ElsCommand::Adisc
+            | ElsCommand::Prli
+            | ElsCommand::Prlo
+            | ElsCommand::Rtv
+            | ElsCommand::Rrq => {
+                let port = self.by_id(request.fc.s_id).and_then(|at| self.ports[at]);
+                match port.map(|port| (port.login, port.is_logging_in())) {
+                    Some((Some(login), _)) => self.serve(&login, request),
+                    Some((None, true)) => Err(busy()),
+                    Some((None, false)) | None => {
+                        self.counters.count(LoginCounter::DropNotLoggedIn);
+                        return self.ask_to_log_out(now_ns, request.fc.s_id);
+                    }
+                }
+            }
+            ElsCommand::LsAcc | ElsCommand::LsRjt | ElsCommand::Unknown(_) => {
+                if self.by_id(request.fc.s_id).is_none() {
+                    self.answer_stranger(now_ns)?;
+                }
+                Err(not_served())
+            }
+        };
+        let answer = answer.unwrap_or_else(|Refused(counter, refusal)| {
+            self.counters.count(counter);
+            request.refusal(refusal)
+        });
+        self.answers.push_back(answer);
+        Ok(())
+    }
+
+    /// Whether one more answer can wait.
+    pub(super) fn has_room(&self) -> bool {
+        self.answers.len() < usize::from(self.config.max_answers)
+    }
+
+    /// Allows one more answer to a port that is no neighbour.
+    fn answer_stranger(&mut self, now_ns: u64) -> Result<(), LoginCounter> {
+        let limit = self.config.max_stranger_answers_per_second;
+        let allowed = self.strangers.take(now_ns, limit);
+        allowed.then_some(()).ok_or(LoginCounter::DropLimit)
+    }
+
+    /// FLOGI, PLOGI, LOGO.
+    fn logging(
+        &mut self,
+        now_ns: u64,
+        request: &Received<'_>,
+    ) -> Result<Result<ElsOut, Refused>, LoginCounter> {
+        let Some(at) = self.by_id(request.fc.s_id) else {
+            self.answer_stranger(now_ns)?;
+            return Ok(match request.command {
+                ElsCommand::Logo => Ok(request.answer(&ACCEPT)),
+                _ => Err(not_a_neighbour()),
+            });
+        };
+        Ok(match request.command {
+            ElsCommand::Flogi => self.take_flogi(now_ns, at, request),
+            ElsCommand::Plogi => self.take_plogi(now_ns, at, request),
+            _ => self.take_logo(now_ns, at, request),
+        })
+    }
+
+    fn take_flogi(
+        &mut self,
+        now_ns: u64,
+        at: usize,
+        request: &Received<'_>,
+    ) -> Result<ElsOut, Refused> {
+        let theirs = Login::parse(request.command, request.payload).map_err(|_| malformed())?;
+        let port = self.ports[at].as_mut().ok_or_else(not_a_neighbour)?;
+        if theirs.port_name != port.neighbour.port_name {
+            return Err(wrong_parameters(RejectExplanation::InvalidPortName));
+        }
+        if self.is_closing || port.state == PortState::LogoSent {
+            return Err(busy());
+        }
+        let is_repeated = port.flogi.is_some_and(|(then_ns, ox_id)| {
+            ox_id == request.fc.ox_id && now_ns.saturating_sub(then_ns) < self.config.e_d_tov_ns
+        });
+        if is_repeated {
+            self.counters.count(LoginCounter::Repeated);
+        } else {
+            port.flogi = Some((now_ns, request.fc.ox_id));
+            self.apply(now_ns, at, Event::FlogiReceived, None);
+        }
+        let mut payload = [0; Login::BYTES];
+        for_flogi(&self.own_parameters()).emit(ElsCommand::LsAcc, &mut payload);
+        Ok(request.answer(&payload))
+    }
+
+    fn take_plogi(
+        &mut self,
+        now_ns: u64,
+        at: usize,
+        request: &Received<'_>,
+    ) -> Result<ElsOut, Refused> {
+        let theirs = Login::parse(request.command, request.payload).map_err(|_| malformed())?;
+        let port = self.ports[at].ok_or_else(not_a_neighbour)?;
+        let login = self
+            .agree(&port.neighbour, &theirs)
+            .map_err(wrong_parameters)?;
+        if self.is_closing || port.state == PortState::LogoSent {
+            return Err(busy());
+        }
+        // Both ask: the larger name's request stands.
+        let larger = self.config.port_name > port.neighbour.port_name;
+        if port.state == PortState::PlogiSent && larger {
+            return Err(refused(
+                LoginCounter::RefusedBusy,
+                RejectReason::InProgress,
+                RejectExplanation::InProgress,
+            ));
+        }
+        // A port that logs in anew says FLOGI first. A PLOGI without it, soon after the last one,
+        // is of the same login: its answer was lost.
+        let is_repeated = port.login == Some(login)
+            && port
+                .plogi_ns
+                .is_some_and(|then_ns| now_ns.saturating_sub(then_ns) < self.config.r_a_tov_ns);
+        if is_repeated {
+            self.counters.count(LoginCounter::Repeated);
+        } else {
+            if let Some(port) = self.ports[at].as_mut() {
+                port.plogi_ns = Some(now_ns);
+            }
+            self.apply(now_ns, at, Event::PlogiReceived, Some(login));
+        }
+        let mut payload = [0; Login::BYTES];
+        self.own_parameters().emit(ElsCommand::LsAcc, &mut payload);
+        Ok(request.answer(&payload))
+    }
+
+    fn take_logo(
+        &mut self,
+        now_ns: u64,
+        at: usize,
+        request: &Received<'_>,
+    ) -> Result<ElsOut, Refused> {
+        let logo = Logo::parse(request.payload).map_err(|_| malformed())?;
+        let port = self.ports[at].as_ref().ok_or_else(not_a_neighbour)?;
+        if logo.port_name != port.neighbour.port_name {
+            return Err(wrong_parameters(RejectExplanation::InvalidPortName));
+        }
+        if logo.n_port_id != request.fc.s_id {
+            return Err(wrong_parameters(RejectExplanation::InvalidNPortId));
+        }
+        self.apply(now_ns, at, Event::LogoReceived, None);
+        Ok(request.answer(&ACCEPT))
+    }
+
+    /// What only a port that is logged in may ask.
+    fn serve(&self, login: &PortLogin, request: &Received<'_>) -> Result<ElsOut, Refused> {
+        match request.command {
+            ElsCommand::Adisc => match Adisc::parse_request(request.payload) {
+                Ok(adisc) if adisc.n_port_id != login.id => {
+                    Err(wrong_parameters(RejectExplanation::InvalidNPortId))
+                }
+                Ok(adisc) if adisc.port_name != login.port_name => {
+                    Err(wrong_parameters(RejectExplanation::InvalidPortName))
+                }
+                Ok(_) => Ok(self.adisc_accept(request)),
+                Err(_) => Err(malformed()),
+            },
+            ElsCommand::Rtv if request.payload == READ_TIMEOUT_VALUES => {
+                let mut payload = [0; RtvAccept::BYTES];
+                RtvAccept {
+                    r_a_tov_ms: ms(self.config.r_a_tov_ns),
+                    e_d_tov: ms(self.config.e_d_tov_ns),
+                    qualifier: 0,
+                }
+                .emit(&mut payload);
+                Ok(request.answer(&payload))
+            }
+            ElsCommand::Rrq => match Rrq::parse(request.payload) {
+                // We hold no identifiers back for others: there is nothing to reinstate.
+                Ok(rrq) if [login.id, request.fc.d_id].contains(&rrq.s_id) => {
+                    Ok(request.answer(&ACCEPT))
+                }
+                Ok(_) => Err(wrong_parameters(RejectExplanation::InvalidSId)),
+                Err(_) => Err(malformed()),
+            },
+            ElsCommand::Prli | ElsCommand::Prlo => process::answer(request),
+            _ => Err(malformed()),
+        }
+    }
+
+    fn adisc_accept(&self, request: &Received<'_>) -> ElsOut {
+        let mut payload = [0; Adisc::BYTES];
+        Adisc {
+            hard_address: NPortId::default(),
+            port_name: self.config.port_name,
+            node_name: self.config.node_name,
+            n_port_id: request.fc.d_id,
+        }
+        .emit_accept(&mut payload);
+        request.answer(&payload)
+    }
+
+    /// Sends a LOGO to a port that behaves as if it were logged in.
+    pub(super) fn ask_to_log_out(
+        &mut self,
+        now_ns: u64,
+        s_id: NPortId,
+    ) -> Result<(), LoginCounter> {
+        let id = self.id.ok_or(LoginCounter::DropNoId)?;
+        if !self.has_room() {
+            return Err(LoginCounter::DropNoRoom);
+        }
+        let at = self.by_id(s_id);
+        let (carrier, destination) = match at.and_then(|at| self.ports[at].as_mut()) {
+            // A login or a LOGO is on its way to it already.
+            Some(port) if port.is_logging_in() || port.state == PortState::LogoSent => {
+                return Ok(());
+            }
+            Some(port) => {
+                if !port.logos.take(now_ns, self.config.max_logos_per_second) {
+                    return Err(LoginCounter::DropLimit);
+                }
+                let service = Carrier::Fip(FipService::Logo);
+                (service, port.neighbour.enode_mac)
+            }
+            None => {
+                self.answer_stranger(now_ns)?;
+                (Carrier::Fcoe, MacAddress::vn2vn(s_id))
+            }
+        };
+        let ox_id = self
+            .exchanges
+            .open(now_ns, Share::Stranger)
+            .ok_or(LoginCounter::NoExchange)?;
+        // Nobody waits for the answer.
+        self.exchanges.abandon(now_ns, ox_id);
+        let mut payload = [0; Logo::BYTES];
+        Logo {
+            n_port_id: id,
+            port_name: self.config.port_name,
+        }
+        .emit(&mut payload);
+        let header = request_header(id, s_id, ox_id);
+        self.answers
+            .push_back(ElsOut::new(carrier, destination, header, &payload));
+        self.counters.count(LoginCounter::LogosToStrangers);
+        Ok(())
+    }
+}

@@ -1,0 +1,213 @@
+//! The table of remote ports, and what happens to them.
+
+use fcvi_frame::fc::NPortId;
+
+use super::LoginMachine;
+use super::counters::LoginCounter;
+use super::exchanges::{ExchangeIds, Share};
+use super::port::{HostQuery, LoginFailure, LogoutReason, Neighbour, PortLogin, RemotePort};
+use super::state::{Event, Next, PortState, next};
+
+impl LoginMachine {
+    pub(super) fn find(&self, wanted: impl Fn(&RemotePort) -> bool) -> Option<usize> {
+        let wanted =
+            |port: &Option<RemotePort>| port.as_ref().is_some_and(|p| !p.gone && wanted(p));
+        self.ports.iter().position(wanted)
+    }
+
+    pub(super) fn by_id(&self, id: NPortId) -> Option<usize> {
+        let nobody = NPortId::default();
+        let known = |known: &NPortId| *known == id && id != nobody;
+        self.ids.iter().position(known)
+    }
+
+    /// The place of a neighbour, new or not; `None` if there is no room, or if it would be us.
+    pub(super) fn found(&mut self, now_ns: u64, neighbour: &Neighbour) -> Option<usize> {
+        let Some(id) = self.id else {
+            self.counters.count(LoginCounter::DropNoId);
+            return None;
+        };
+        let never = [id, NPortId::default(), NPortId::BROADCAST];
+        if neighbour.port_name == self.config.port_name || never.contains(&neighbour.id) {
+            self.counters.count(LoginCounter::DropBadSource);
+            return None;
+        }
+        // One port has one N_Port_ID, and one N_Port_ID has one port: what contradicts is over.
+        while let Some(at) = self.find(|port| {
+            let (same_name, same_id) = (
+                port.neighbour.port_name == neighbour.port_name,
+                port.neighbour.id == neighbour.id,
+            );
+            same_name != same_id
+        }) {
+            self.forget(now_ns, at, LogoutReason::Gone);
+        }
+        let mut is_narrower = false;
+        if let Some(at) = self.by_id(neighbour.id)
+            && let Some(port) = self.ports[at].as_mut()
+        {
+            port.neighbour = *neighbour;
+            let bytes = neighbour.data_field_bytes();
+            is_narrower = port
+                .login
+                .is_some_and(|login| login.data_field_bytes > bytes);
+            if !is_narrower {
+                return Some(at);
+            }
+            self.forget(now_ns, at, LogoutReason::Narrower);
+        }
+        let Some(at) = self.ports.iter().position(Option::is_none) else {
+            self.counters.count(LoginCounter::DropTableFull);
+            return None;
+        };
+        self.ports[at] = Some(RemotePort::new(*neighbour));
+        self.ids[at] = neighbour.id;
+        if is_narrower && !self.is_closing {
+            self.apply(now_ns, at, Event::Heard, None);
+        }
+        Some(at)
+    }
+
+    /// Takes a neighbour out of the table; it leaves its place when its end has been told.
+    pub(super) fn forget(&mut self, now_ns: u64, at: usize, reason: LogoutReason) {
+        let Some(port) = self.ports[at].as_mut() else {
+            return;
+        };
+        if port.gone {
+            return;
+        }
+        end_exchange(&mut self.exchanges, now_ns, port);
+        if port.login.take().is_some() {
+            self.counters.count(LoginCounter::Logouts);
+            port.ended = reason;
+        }
+        self.ids[at] = NPortId::default();
+        self.changed = true;
+        port.gone = true;
+        port.failed = false;
+        port.unsent = false;
+        port.deadline_ns = None;
+        let (id, has_news) = (port.neighbour.id, port.told.is_some());
+        if !has_news {
+            self.ports[at] = None;
+        }
+        if reason != LogoutReason::Narrower {
+            self.hosts.port_gone(id);
+        }
+    }
+
+    /// Lets an event happen to a port. `login`: what was agreed, for the events that lead to
+    /// [`PortState::LoggedIn`].
+    pub(super) fn apply(&mut self, now_ns: u64, at: usize, event: Event, login: Option<PortLogin>) {
+        let Some(port) = self.ports[at].as_mut().filter(|port| !port.gone) else {
+            return;
+        };
+        let larger = self.config.port_name > port.neighbour.port_name;
+        let last = port.tries >= self.config.retries;
+        let from = port.state;
+        let Next::Enter(to) = next(from, event, larger, last) else {
+            return;
+        };
+        self.changed = true;
+        end_exchange(&mut self.exchanges, now_ns, port);
+        port.host = HostQuery::default();
+        if port.login.take().is_some() {
+            self.counters.count(LoginCounter::Logouts);
+            port.ended = match event {
+                Event::LogoReceived => LogoutReason::Logo,
+                Event::Logout => LogoutReason::Closed,
+                _ => LogoutReason::LoggedInAgain,
+            };
+        }
+        let gave_up = to == PortState::LoggedOut && event == Event::Timeout;
+        if (gave_up && from != PortState::LogoSent) || event == Event::Unusable {
+            self.counters.count(LoginCounter::LoginFailures);
+            port.failed = true;
+        }
+        let again = event == Event::Timeout && from != PortState::LoggedOut && !gave_up;
+        port.tries = match to {
+            _ if again => port.tries + 1,
+            // The wait for a PLOGI is part of the same attempt.
+            PortState::PlogiWait if from == PortState::FlogiSent => port.tries,
+            _ => 0,
+        };
+        port.state = to;
+        self.enter(now_ns, at, event, again, login);
+    }
+
+    /// The timer and the request of the state that a port just entered.
+    fn enter(
+        &mut self,
+        now_ns: u64,
+        at: usize,
+        event: Event,
+        again: bool,
+        login: Option<PortLogin>,
+    ) {
+        let Some(port) = self.ports[at].as_mut() else {
+            return;
+        };
+        let to = port.state;
+        let config = &self.config;
+        let wait_ns = match to {
+            PortState::Known | PortState::LoggedIn => None,
+            PortState::FlogiSent | PortState::PlogiSent | PortState::LogoSent => {
+                Some(config.request_timeout_ns)
+            }
+            PortState::PlogiWait => Some(config.request_timeout_ns.saturating_mul(2)),
+            PortState::LoggedOut if self.is_closing => None,
+            PortState::LoggedOut if event == Event::LogoReceived => Some(config.relogin_ns),
+            PortState::LoggedOut => Some(config.give_up_ns),
+        };
+        port.deadline_ns = wait_ns.map(|ns| now_ns.saturating_add(self.random.spread(ns)));
+        match to {
+            PortState::FlogiSent | PortState::PlogiSent | PortState::LogoSent => {
+                if event != Event::Unusable {
+                    port.trouble = LoginFailure::Timeout;
+                }
+                if again {
+                    self.counters.count(LoginCounter::Retries);
+                }
+                port.ox_id = self.exchanges.open(now_ns, Share::Neighbour(at));
+                port.unsent = port.ox_id.is_some();
+                if port.ox_id.is_none() {
+                    self.counters.count(LoginCounter::NoExchange);
+                }
+            }
+            PortState::LoggedIn => {
+                if port.neighbour.speaks_fc_vi {
+                    port.host = HostQuery::begin(now_ns, config);
+                }
+                self.generation += 1;
+                port.generation = self.generation;
+                port.login = login;
+                port.failed = false;
+                self.counters.count(LoginCounter::Logins);
+            }
+            PortState::Known | PortState::PlogiWait | PortState::LoggedOut => {}
+        }
+    }
+
+    /// At the end of each call: when is something due next?
+    pub(super) fn settle(&mut self) {
+        if !std::mem::take(&mut self.changed) {
+            return;
+        }
+        let ports = self.ports.iter().flatten().filter(|port| !port.gone);
+        let ports = ports.flat_map(|port| [port.deadline_ns, port.host.deadline_ns]);
+        let ports = ports.flatten();
+        self.next_ns = ports.chain(self.hosts.deadlines()).min();
+        self.may_send = true;
+        self.may_tell = true;
+    }
+}
+
+/// The request of a port's state is over; one that was not even handed out leaves no trace.
+fn end_exchange(exchanges: &mut ExchangeIds, now_ns: u64, port: &mut RemotePort) {
+    let unsent = std::mem::take(&mut port.unsent);
+    match port.ox_id.take() {
+        Some(ox_id) if unsent => exchanges.close(ox_id),
+        Some(ox_id) => exchanges.abandon(now_ns, ox_id),
+        None => {}
+    }
+}

@@ -1,0 +1,145 @@
+//! Every port that is logged in and speaks FC-VI is asked which host it is of.
+
+use fcvi_frame::MacAddress;
+use fcvi_frame::connect::HostAddress;
+use fcvi_frame::els::{ElsCommand, Farp, FarpAction, FarpMatch};
+use fcvi_frame::fc::NPortId;
+
+use super::frames::{S, host, neighbour};
+use super::net::{Faults, Segment};
+use crate::login::frames::request_header;
+use crate::login::{Carrier, LoginConfig, LoginCounter};
+
+const NODES: u8 = 5;
+
+fn segment(seed: u64) -> Segment {
+    let mut segment = Segment::new(NODES, seed);
+    segment.speaks_fc_vi = true;
+    segment
+}
+
+fn start_all(segment: &mut Segment) {
+    for at in 0..usize::from(NODES) {
+        segment.start(at);
+    }
+}
+
+/// The ports that node `at` should know, and their hosts.
+fn others(at: usize) -> Vec<(NPortId, u8)> {
+    let numbers = (1..=NODES).filter(|number| usize::from(*number) != at + 1);
+    numbers
+        .map(|number| (neighbour(number).id, number.div_ceil(2)))
+        .collect()
+}
+
+fn told(segment: &Segment, at: usize) -> Vec<(NPortId, u8)> {
+    let mut ports = segment.nodes[at].ports.clone();
+    ports.sort_unstable();
+    ports
+}
+
+#[test]
+fn every_port_learns_the_host_of_every_other() {
+    let mut segment = segment(1);
+    start_all(&mut segment);
+    segment.run(S);
+    for at in 0..usize::from(NODES) {
+        assert_eq!(told(&segment, at), others(at), "node {at}");
+        let mut views = segment.nodes[at].machine.ports();
+        assert!(views.all(|view| view.host.is_some() && !view.asks_for_host));
+    }
+}
+
+#[test]
+fn who_does_not_speak_fc_vi_is_not_asked() {
+    let mut segment = Segment::new(2, 1);
+    segment.start(0);
+    segment.start(1);
+    segment.run(60 * S);
+    assert_eq!(segment.nodes[0].logins.len(), 1);
+    assert!(told(&segment, 0).is_empty());
+}
+
+#[test]
+fn on_bad_segments_all_is_learned_in_the_end() {
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let mut segment = segment(seed);
+        segment.faults = Faults {
+            lost: 200_000,
+            repeated: 200_000,
+            delayed: 200_000,
+            delay_ns: S,
+        };
+        start_all(&mut segment);
+        segment.run(200 * S);
+        segment.faults = Faults::default();
+        segment.run(100 * S);
+        for at in 0..usize::from(NODES) {
+            assert_eq!(told(&segment, at), others(at), "node {at}");
+        }
+    }
+}
+
+#[test]
+fn a_port_that_starts_anew_is_asked_anew() {
+    let mut segment = segment(3);
+    start_all(&mut segment);
+    segment.run(S);
+    segment.kill(0);
+    segment.start(0);
+    segment.run(10 * S);
+    for at in 0..usize::from(NODES) {
+        assert_eq!(told(&segment, at), others(at), "node {at}");
+    }
+}
+
+#[test]
+fn silence_is_waited_for_and_asked_again_later() {
+    let config = LoginConfig::new(1, 1, HostAddress::default());
+    let mut segment = segment(4);
+    segment.drop_farp = true;
+    segment.start(0);
+    segment.start(1);
+    segment.run(config.farp_timeout_ns / 2);
+    let view = segment.nodes[0].machine.ports().next().expect("a port");
+    assert!(view.login.is_some() && view.host.is_none() && view.asks_for_host);
+    let patience_ns = config.farp_timeout_ns * (u64::from(config.farp_retries) + 2);
+    segment.run(patience_ns);
+    let view = segment.nodes[0].machine.ports().next().expect("a port");
+    assert!(view.host.is_none() && !view.asks_for_host);
+    segment.drop_farp = false;
+    segment.run(config.farp_lifetime_ns);
+    let view = segment.nodes[0].machine.ports().next().expect("a port");
+    assert_eq!(view.host, Some(host(1)));
+}
+
+#[test]
+fn a_reply_that_was_not_asked_for_teaches_nothing() {
+    let mut segment = segment(5);
+    segment.start(0);
+    segment.start(1);
+    segment.run(S);
+    let peer = neighbour(2);
+    let lie = Farp {
+        match_code: FarpMatch::PORT_NAME,
+        action: FarpAction::REPLY,
+        requester: neighbour(1).id,
+        responder: peer.id,
+        requester_port_name: neighbour(1).port_name,
+        responder_port_name: peer.port_name,
+        requester_host: host(1),
+        responder_host: host(7),
+        ..Farp::default()
+    };
+    let mut payload = [0; Farp::BYTES];
+    lie.emit(ElsCommand::FarpReply, &mut payload);
+    let header = request_header(peer.id, neighbour(1).id, 0x77);
+    let source = MacAddress::vn2vn(peer.id);
+    let now_ns = segment.now_ns;
+    let machine = &mut segment.nodes[0].machine;
+    machine.handle_els(now_ns, Carrier::Fcoe, source, &header, &payload);
+    assert_eq!(machine.counters().get(LoginCounter::DropFarpNotAsked), 1);
+    segment.run(S);
+    assert_eq!(told(&segment, 0), [(peer.id, 1)]);
+}

@@ -1,0 +1,277 @@
+//! Every state of a remote port against everything that can happen to it.
+
+use std::fmt::Write;
+
+use fcvi_frame::els::{ElsCommand, Login, RejectExplanation, RejectReason};
+use fcvi_frame::fc::{FCtl, FcType, RCtl};
+use fcvi_frame::{MacAddress, profile};
+
+use super::frames::{
+    ACC, FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, adisc, farp, farp_request, host, login,
+    login_of, logo, neighbour, process, reject, rrq,
+};
+use crate::login::{Carrier, LoginEvent, PortState};
+
+/// A state, and whether we are closing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    Known,
+    FlogiSent,
+    PlogiWait,
+    PlogiSent,
+    LoggedIn,
+    /// After an accept that cannot be used.
+    LogoSent,
+    LoggedOut,
+    /// LogoSent, because we close.
+    Closing,
+}
+
+const LARGER: [At; 7] = [
+    At::Known,
+    At::FlogiSent,
+    At::PlogiSent,
+    At::LoggedIn,
+    At::LogoSent,
+    At::LoggedOut,
+    At::Closing,
+];
+const SMALLER: [At; 6] = [
+    At::Known,
+    At::FlogiSent,
+    At::PlogiWait,
+    At::LoggedIn,
+    At::LoggedOut,
+    At::Closing,
+];
+
+fn too_small() -> Login {
+    Login {
+        receive_bytes: 255,
+        ..login_of(THEIR_NAME)
+    }
+}
+
+/// Brings the peer's port into a state, by frames and verbs alone.
+fn stage(larger: bool, at: At) -> Stage {
+    let mut stage = Stage::new(larger);
+    match at {
+        At::Known => {}
+        At::FlogiSent => stage.machine.neighbour_heard(0, &neighbour(2)),
+        At::PlogiWait | At::PlogiSent | At::LogoSent => {
+            stage.machine.neighbour_heard(0, &neighbour(2));
+            stage.drain();
+            stage.accept_login(&login_of(THEIR_NAME));
+            stage.drain();
+            if at == At::LogoSent {
+                stage.accept_login(&too_small());
+            }
+        }
+        At::LoggedIn => stage.plogi(),
+        At::LoggedOut => {
+            stage.plogi();
+            stage.ask(LOGO, &logo(THEIRS, THEIR_NAME));
+        }
+        At::Closing => {
+            stage.plogi();
+            stage.drain();
+            stage.machine.close(0);
+        }
+    }
+    stage.drain();
+    let state = match at {
+        At::Known => PortState::Known,
+        At::FlogiSent => PortState::FlogiSent,
+        At::PlogiWait => PortState::PlogiWait,
+        At::PlogiSent => PortState::PlogiSent,
+        At::LoggedIn => PortState::LoggedIn,
+        At::LogoSent | At::Closing => PortState::LogoSent,
+        At::LoggedOut => PortState::LoggedOut,
+    };
+    assert_eq!(stage.state(), Some(state));
+    stage
+}
+
+type Verb = (&'static str, fn(&mut Stage));
+
+fn logins() -> Vec<Verb> {
+    vec![
+        ("beacon heard", |s| {
+            s.machine.neighbour_heard(s.now_ns, &neighbour(2));
+        }),
+        ("FLOGI", Stage::flogi),
+        ("FLOGI twice in one exchange", |s| {
+            s.flogi();
+            s.ox_id -= 1;
+            s.flogi();
+        }),
+        ("FLOGI of another name", |s| {
+            s.ask(FLOGI, &login(ElsCommand::Flogi, &login_of(7)));
+        }),
+        ("PLOGI", Stage::plogi),
+        ("PLOGI, other parameters", |s| {
+            let theirs = Login {
+                receive_bytes: 512,
+                ..login_of(THEIR_NAME)
+            };
+            s.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &theirs));
+        }),
+        ("PLOGI of another name", |s| {
+            s.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &login_of(7)));
+        }),
+        ("PLOGI with frames of 255 bytes", |s| {
+            s.ask(Carrier::Fcoe, &login(ElsCommand::Plogi, &too_small()));
+        }),
+        ("LOGO", |s| s.ask(LOGO, &logo(THEIRS, THEIR_NAME))),
+        ("LOGO in FCoE", |s| {
+            s.ask(Carrier::Fcoe, &logo(THEIRS, THEIR_NAME));
+        }),
+        ("LOGO of another name", |s| s.ask(LOGO, &logo(THEIRS, 7))),
+        ("LS_ACC", |s| s.accept_login(&login_of(THEIR_NAME))),
+        ("LS_ACC of another name", |s| s.accept_login(&login_of(7))),
+        ("LS_ACC with frames of 255 bytes", |s| {
+            s.accept_login(&too_small());
+        }),
+        ("LS_ACC of 4 bytes", |s| {
+            let ox_id = s.open_exchange();
+            s.reply(Carrier::Fcoe, ox_id, &ACC);
+        }),
+        ("LS_RJT", |s| {
+            let ox_id = s.open_exchange();
+            let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
+            s.reply(Carrier::Fcoe, ox_id, &busy);
+        }),
+        ("LS_ACC in another exchange", |s| {
+            let ox_id = s.open_exchange() ^ 1;
+            let theirs = login(ElsCommand::LsAcc, &login_of(THEIR_NAME));
+            s.reply(Carrier::Fcoe, ox_id, &theirs);
+        }),
+    ]
+}
+
+fn others() -> Vec<Verb> {
+    vec![
+        ("ADISC", |s| {
+            s.ask(Carrier::Fcoe, &adisc(THEIRS, THEIR_NAME));
+        }),
+        ("PRLI, TYPE 0x58", |s| {
+            s.ask(Carrier::Fcoe, &process(ElsCommand::Prli, &[FcType::Vi]));
+        }),
+        ("PRLO, TYPE 0x58", |s| {
+            s.ask(Carrier::Fcoe, &process(ElsCommand::Prlo, &[FcType::Vi]));
+        }),
+        ("RTV", |s| s.ask(Carrier::Fcoe, &RTV)),
+        ("RRQ", |s| s.ask(Carrier::Fcoe, &rrq(THEIRS))),
+        ("an ELS that is not served", |s| {
+            s.ask(Carrier::Fcoe, &[0x13, 0, 0, 0]);
+        }),
+        ("FARP-REQ for our host", |s| {
+            let ask = farp(ElsCommand::FarpRequest, &farp_request(host(1)));
+            s.ask(Carrier::Fcoe, &ask);
+        }),
+        ("ABTS of an exchange of theirs", |s| {
+            let mut header = s.header(RCtl::Abts, FCtl::END_SEQUENCE, 0x77);
+            header.fc_type = FcType::Bls;
+            s.machine
+                .handle_bls(s.now_ns, MacAddress::vn2vn(THEIRS), &header, &[]);
+        }),
+        ("ABTS of our request", |s| {
+            let responder = FCtl::END_SEQUENCE.union(FCtl::EXCHANGE_RESPONDER);
+            let mut header = s.header(RCtl::Abts, responder, s.open_exchange());
+            // Where we sent none, an exchange of this machine that is not open.
+            header.ox_id = header.ox_id.max(0xF800);
+            header.fc_type = FcType::Bls;
+            s.machine
+                .handle_bls(s.now_ns, MacAddress::vn2vn(THEIRS), &header, &[]);
+        }),
+        ("a frame of FC-VI", |s| {
+            s.machine.refuse_unlogged(s.now_ns, THEIRS);
+        }),
+        ("time-out", |s| {
+            if let Some(at_ns) = s.machine.poll_timeout() {
+                s.machine.handle_timeout(at_ns);
+            }
+        }),
+        ("last time-out", |s| {
+            for _ in 0..4 {
+                s.clear();
+                if let Some(at_ns) = s.machine.poll_timeout() {
+                    s.machine.handle_timeout(at_ns);
+                }
+                s.drain();
+            }
+        }),
+        ("close", |s| s.machine.close(s.now_ns)),
+        ("neighbour gone", |s| {
+            s.machine.neighbour_gone(s.now_ns, THEIR_NAME);
+        }),
+        ("our N_Port_ID lost", |s| s.machine.set_id(s.now_ns, None)),
+    ]
+}
+
+/// The state after an event, the frames that were sent, what was told.
+fn after(mut stage: Stage) -> String {
+    stage.drain();
+    let mut cell = match stage.state() {
+        Some(state) => format!("{state:?}"),
+        None => "-".to_owned(),
+    };
+    for out in &stage.sent {
+        assert_eq!((out.fc.s_id, out.fc.d_id), (OURS, THEIRS));
+        let answer = matches!(out.fc.r_ctl, RCtl::ElsReply | RCtl::BaAcc | RCtl::BaRjt);
+        let context = out.fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
+        assert!(context == answer || out.fc.r_ctl == RCtl::BaAcc || out.fc.r_ctl == RCtl::BaRjt);
+        assert!(answer || out.fc.f_ctl == profile::F_CTL_REQUEST);
+        write!(cell, " > {}", super::frames::name(out)).expect("a string");
+    }
+    for event in &stage.events {
+        match event {
+            LoginEvent::LoggedIn(login) => write!(cell, " !LoggedIn {}", login.data_field_bytes),
+            LoginEvent::LoggedOut { reason, .. } => write!(cell, " !LoggedOut {reason:?}"),
+            LoginEvent::LoginFailed { reason, .. } => write!(cell, " !LoginFailed {reason:?}"),
+            LoginEvent::Aborted { .. } => write!(cell, " !Aborted"),
+            LoginEvent::Host { .. } => write!(cell, " !Host"),
+            LoginEvent::Resolved { .. } => write!(cell, " !Resolved"),
+        }
+        .expect("a string");
+    }
+    cell
+}
+
+fn table(larger: bool, states: &[At]) -> String {
+    let mut table = String::new();
+    for (name, verb) in logins().into_iter().chain(others()) {
+        writeln!(table, "{name}").expect("a string");
+        for at in states {
+            let mut stage = stage(larger, *at);
+            // The open exchange is that of the last request.
+            let open = stage.sent.last().copied();
+            stage.clear();
+            stage.sent.extend(open);
+            verb(&mut stage);
+            let already = usize::from(open.is_some() && stage.sent.first() == open.as_ref());
+            stage.sent.drain(..already);
+            let cell = after(stage);
+            writeln!(table, "    {:<10} {cell}", format!("{at:?}")).expect("a string");
+        }
+    }
+    table
+}
+
+const HEAD: &str = "# Login: every state, every event
+
+Made by `pmd/engine/src/login/tests/states.rs`, which compares it. `>` is a frame that is sent, `!` what the caller is told, `-` no
+neighbour any more. Closing is LogoSent after `close`; the peer takes frames of 1024 bytes. Of two ports the one with the larger
+Port_Name sends PLOGI, and so there are two tables.
+";
+
+#[test]
+fn every_event_in_every_state_of_a_remote_port() {
+    let expected = include_str!("../../../../../docs/spec/login-states.md");
+    let found = format!(
+        "{HEAD}\n## Our name is the larger one\n\n```text\n{}```\n\n## Our name is the smaller one\n\n```text\n{}```\n",
+        table(true, &LARGER),
+        table(false, &SMALLER)
+    );
+    assert!(found == expected, "the whole table:\n{found}");
+}

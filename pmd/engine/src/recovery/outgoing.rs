@@ -1,0 +1,442 @@
+//! What the other end says of our messages, and what is done when it says nothing.
+//!
+//! ```text
+//!      oldest in flight     una                       next
+//!        |  acknowledged,    |  not acknowledged       |
+//!        |  behind a read    |  within the window      |
+//! ```
+//! A time-out asks with the newest frame, to which the other end answers with what it misses.
+//! So whatever is missing is sent again because it was asked for, and nothing else.
+
+use fcvi_frame::fc::FCtl;
+use fcvi_frame::fcoe::{Eof, Sof};
+use fcvi_frame::frame::{FrameView, IuView};
+use fcvi_frame::gaps::{MissingRange, MissingRanges};
+use fcvi_frame::reason::MessageReason;
+
+use super::repairs::Repairs;
+use super::window::{RoundTrip, Window};
+use super::{RecoveryConfig, frames_of};
+use crate::counters::Counter;
+use crate::endpoint::TxStream;
+use crate::engine::{Engine, ViIndex};
+use crate::host::Host;
+use crate::timer::TimerKey;
+use crate::transmit::{Kind, tx_of};
+
+/// The sending side of a connection with recovery. Allocates nothing after it was made.
+#[derive(Debug)]
+pub(crate) struct TxRecovery {
+    /// The oldest message that is not acknowledged as a whole.
+    una: u32,
+    /// Frames of it that are.
+    una_frames: u32,
+    /// Frames of whole messages that were sent, and of those that are acknowledged, modulo 2^32.
+    sent_frames: u32,
+    acked_frames: u32,
+    window: Window,
+    round_trip: RoundTrip,
+    pub(super) repairs: Repairs,
+    /// When the other end was silent for too long; `None` if nothing is expected of it.
+    deadline_ns: Option<u64>,
+    /// When the timer fires; not later than that.
+    timer_ns: Option<u64>,
+    /// Questions in a row without an answer.
+    tries: u32,
+    max_tries: u32,
+    /// A message whose acknowledgement tells the round trip, and when it was sent.
+    pub(super) sample: Option<(u32, u64)>,
+}
+
+impl TxRecovery {
+    pub(crate) fn new(config: &RecoveryConfig, first_msg_id: u32) -> Self {
+        Self {
+            una: first_msg_id,
+            una_frames: 0,
+            sent_frames: 0,
+            acked_frames: 0,
+            window: Window::new(config),
+            round_trip: RoundTrip::new(config),
+            repairs: Repairs::new(),
+            deadline_ns: None,
+            timer_ns: None,
+            tries: 0,
+            max_tries: config.tries,
+            sample: None,
+        }
+    }
+
+    /// The data of a read of ours has a gap, or does not come.
+    pub(super) fn ask_read(&mut self, now_ns: u64, msg_id: u32) {
+        let repeat_ns = self.round_trip.repeat_ns();
+        self.repairs.ask(now_ns, msg_id, 0..1, repeat_ns);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn repair_count(&self) -> usize {
+        self.repairs.len()
+    }
+}
+
+/// What an acknowledgement came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acknowledged {
+    /// It is the newest that came.
+    Newest,
+    /// It is older than another one.
+    Stale,
+    /// It is about what was never sent.
+    Impossible,
+}
+
+impl TxStream {
+    /// Bytes of a frame of such a message, unless it is the last one.
+    pub(super) fn room(&self, kind: Kind) -> u32 {
+        match kind {
+            Kind::Send | Kind::Read => self.send_payload_bytes,
+            Kind::Write { .. } => self.write_payload_bytes,
+        }
+    }
+
+    /// Frames that the request of a message in flight has.
+    pub(super) fn request_frames(&self, kind: Kind, length_bytes: u32) -> u32 {
+        match kind {
+            Kind::Read => 1,
+            Kind::Send | Kind::Write { .. } => frames_of(length_bytes, self.room(kind)),
+        }
+    }
+
+    /// Frames of the message that is being sent which were sent.
+    pub(super) fn begun_frames(&self) -> u32 {
+        self.message.as_ref().map_or(0, |message| {
+            message.sent_bytes / self.room(Kind::of(&message.work)).max(1)
+        })
+    }
+
+    /// Frames that were sent and are not acknowledged.
+    pub(crate) fn unacknowledged(&self) -> u32 {
+        self.recovery.as_ref().map_or(0, |recovery| {
+            let whole = recovery.sent_frames.wrapping_sub(recovery.acked_frames);
+            let sent = whole.wrapping_add(self.begun_frames());
+            // A message that failed while it was sent may be placed in part.
+            sent.saturating_sub(recovery.una_frames)
+        })
+    }
+
+    /// Must the next frame wait for an acknowledgement?
+    pub(crate) fn window_is_full(&self) -> bool {
+        let window = self
+            .recovery
+            .as_ref()
+            .map(|recovery| recovery.window.frames());
+        window.is_some_and(|frames| self.unacknowledged() >= frames)
+    }
+
+    fn expects_something(&self) -> bool {
+        self.unacknowledged() > 0 || self.in_flight.unanswered_reads() > 0
+    }
+}
+
+impl Engine {
+    /// The descriptor that was just sent as a whole waits for its acknowledgement.
+    pub(crate) fn sent_recoverable(&mut self, now_ns: u64, vi: ViIndex, kind: Kind, bytes: u32) {
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        let frames = tx.request_frames(kind, bytes);
+        let msg_id = tx.next_msg_id.wrapping_sub(1);
+        if let Some(recovery) = tx.recovery.as_mut() {
+            recovery.sent_frames = recovery.sent_frames.wrapping_add(frames);
+            recovery.sample.get_or_insert((msg_id, now_ns));
+        }
+        self.expect_answer(now_ns, vi);
+    }
+
+    /// Something was sent to which the other end will answer.
+    pub(crate) fn expect_answer(&mut self, now_ns: u64, vi: ViIndex) {
+        let Some(recovery) = self.tx_mut(vi).and_then(|tx| tx.recovery.as_mut()) else {
+            return;
+        };
+        let at_ns = now_ns + recovery.round_trip.timeout_ns();
+        let at_ns = *recovery.deadline_ns.get_or_insert(at_ns);
+        if recovery.timer_ns.is_none_or(|timer_ns| timer_ns > at_ns) {
+            recovery.timer_ns = Some(at_ns);
+            self.timers.set(at_ns, TimerKey::Recover(vi.0));
+        }
+    }
+
+    /// FCVI_SEND_RESP that is cumulative.
+    pub(crate) fn take_acknowledgement<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let f_ctl = frame.fc.f_ctl;
+        let whole = frame.sof == Sof::I3
+            && frame.eof == Eof::T
+            && f_ctl.contains(FCtl::END_SEQUENCE)
+            && f_ctl.contains(FCtl::RELATIVE_OFFSET);
+        let ranges = match MessageReason::from_parameter(iu.header.parameter) {
+            MessageReason::None if iu.payload.is_empty() => Ok(None),
+            MessageReason::Gaps => MissingRanges::parse(iu.payload).map(Some).map_err(drop),
+            _ => Err(()),
+        };
+        let (true, Ok(ranges)) = (whole, ranges) else {
+            self.counters.count(Counter::DropBadIu);
+            return;
+        };
+        let next = iu.header.msg_id.wrapping_add(1);
+        match self.acknowledged(now_ns, vi, next, frame.fc.parameter, host) {
+            Acknowledged::Newest => {}
+            Acknowledged::Stale => {
+                self.counters.count(Counter::StaleAcknowledgements);
+                return;
+            }
+            Acknowledged::Impossible => {
+                self.counters.count(Counter::DropStrayResponse);
+                return;
+            }
+        }
+        self.counters.count(Counter::RxAcknowledgements);
+        // What is sent again for it is answered as soon as anything else.
+        self.heard_of(now_ns, vi);
+        if let Some(ranges) = ranges {
+            self.counters.count(Counter::RxGapReports);
+            for range in ranges.iter() {
+                self.send_again(now_ns, vi, range);
+            }
+            self.recover_soon(vi, host);
+        }
+    }
+
+    /// A send or write that says up to which message everything is placed.
+    pub(super) fn take_carried_acknowledgement<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        msg_id: u32,
+        host: &mut H,
+    ) {
+        let counter = match self.acknowledged(now_ns, vi, msg_id.wrapping_add(1), 0, host) {
+            Acknowledged::Newest => {
+                self.heard_of(now_ns, vi);
+                Counter::RxAcknowledgementsCarried
+            }
+            Acknowledged::Stale => Counter::StaleAcknowledgements,
+            Acknowledged::Impossible => Counter::DropStrayResponse,
+        };
+        self.counters.count(counter);
+    }
+
+    /// Everything in front of this message is placed at the other end, because it refuses or
+    /// answers it.
+    pub(crate) fn acknowledged_before<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        msg_id: u32,
+        host: &mut H,
+    ) {
+        // An older one than others that came says nothing new; the message is known.
+        let _ = self.acknowledged(now_ns, vi, msg_id, 0, host);
+    }
+
+    /// Everything in front of message `next` is placed at the other end, and so much of it.
+    fn acknowledged<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        next: u32,
+        placed_bytes: u32,
+        host: &mut H,
+    ) -> Acknowledged {
+        let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
+            return Acknowledged::Impossible;
+        };
+        let Some(placed_frames) = tx.placed_frames(next, placed_bytes) else {
+            return Acknowledged::Impossible;
+        };
+        let Some(mut recovery) = tx.recovery.take() else {
+            return Acknowledged::Impossible;
+        };
+        let ahead = next.wrapping_sub(recovery.una);
+        if ahead > i32::MAX as u32 || (ahead == 0 && placed_frames < recovery.una_frames) {
+            tx.recovery = Some(recovery);
+            return Acknowledged::Stale;
+        }
+        let before = recovery.acked_frames.wrapping_add(recovery.una_frames);
+        while recovery.una != next {
+            let at = tx.in_flight.find(recovery.una);
+            if let Some((at, entry)) = at.and_then(|at| Some((at, *tx.in_flight.get(at)?))) {
+                let frames = tx.request_frames(entry.kind, entry.length_bytes);
+                recovery.acked_frames = recovery.acked_frames.wrapping_add(frames);
+                // A read is answered by its data.
+                if entry.kind != Kind::Read && tx.in_flight.answer(at).is_some() {
+                    self.exchanges
+                        .close(entry.ox_id, entry.next_seq_cnt.wrapping_add(1));
+                }
+            }
+            recovery.una = recovery.una.wrapping_add(1);
+        }
+        recovery.una_frames = placed_frames;
+        let after = recovery.acked_frames.wrapping_add(recovery.una_frames);
+        let frames = after.wrapping_sub(before);
+        recovery.window.acked(frames);
+        let is_acked = |msg_id: u32| next.wrapping_sub(msg_id).wrapping_sub(1) <= i32::MAX as u32;
+        if let Some((_, sent_ns)) = recovery.sample.take_if(|(msg_id, _)| is_acked(*msg_id)) {
+            recovery.round_trip.measured(now_ns.saturating_sub(sent_ns));
+        }
+        tx.recovery = Some(recovery);
+        tx.forget_repairs();
+        if frames > 0 {
+            self.answer_goes_on(now_ns, vi);
+            self.complete_answered(vi, host);
+            self.release_held(vi, host);
+        }
+        Acknowledged::Newest
+    }
+
+    /// The other end lives: whatever is expected of it has its time from now on.
+    pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex) {
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        let expects = tx.expects_something();
+        if let Some(recovery) = tx.recovery.as_mut() {
+            recovery.round_trip.answered();
+            recovery.tries = 0;
+            recovery.deadline_ns = None;
+        }
+        if expects {
+            self.expect_answer(now_ns, vi);
+        }
+    }
+
+    /// These bytes are missing at the other end.
+    fn send_again(&mut self, now_ns: u64, vi: ViIndex, range: MissingRange) {
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        let Some((room, sent_frames)) = tx.sent_of(range.msg_id) else {
+            // Acknowledged since, or never sent.
+            return;
+        };
+        let begin = range.offset_bytes / room;
+        let end = match range.length_bytes {
+            0 => sent_frames,
+            bytes => begin.saturating_add(bytes.div_ceil(room)).min(sent_frames),
+        };
+        if let Some(recovery) = tx.recovery.as_mut().filter(|_| begin < end) {
+            let repeat_ns = recovery.round_trip.repeat_ns();
+            let frames = recovery
+                .repairs
+                .ask(now_ns, range.msg_id, begin..end, repeat_ns);
+            recovery.window.lost(frames);
+        }
+    }
+
+    pub(crate) fn recover_timeout<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        let expects = tx.expects_something();
+        let newest = tx.newest_frame();
+        let Some(recovery) = tx.recovery.as_mut() else {
+            return;
+        };
+        recovery.timer_ns = None;
+        let Some(deadline_ns) = recovery.deadline_ns.filter(|_| expects) else {
+            return;
+        };
+        if deadline_ns > now_ns {
+            self.expect_answer(now_ns, vi);
+            return;
+        }
+        recovery.deadline_ns = None;
+        // What still waits for room in the port was not asked yet.
+        if recovery.repairs.next().is_none() {
+            if recovery.tries >= recovery.max_tries {
+                self.counters.count(Counter::GiveUps);
+                let reason = MessageReason::UlpTimeout;
+                self.transport_failed(now_ns, vi, |_| true, reason, host);
+                return;
+            }
+            recovery.tries += 1;
+            recovery.round_trip.timed_out();
+            recovery.window.timed_out();
+            recovery.sample = None;
+            if let Some((msg_id, frame)) = newest {
+                recovery.repairs.ask(now_ns, msg_id, frame..frame + 1, 0);
+            }
+            self.counters.count(Counter::RecoveryTimeouts);
+        }
+        self.expect_answer(now_ns, vi);
+        self.recover_soon(vi, host);
+    }
+}
+
+impl TxStream {
+    /// Bytes of a frame, and frames that were sent, of a message that may be sent again.
+    pub(super) fn sent_of(&self, msg_id: u32) -> Option<(u32, u32)> {
+        if let Some(at) = self.in_flight.find(msg_id) {
+            let entry = self.in_flight.get(at).filter(|entry| !entry.answered)?;
+            let frames = self.request_frames(entry.kind, entry.length_bytes);
+            return Some((self.room(entry.kind).max(1), frames));
+        }
+        let message = self.message.as_ref().filter(|m| m.msg_id == msg_id)?;
+        Some((
+            self.room(Kind::of(&message.work)).max(1),
+            self.begun_frames(),
+        ))
+    }
+
+    /// Frames of message `next` in so many bytes; `None` if nothing can have been placed up to
+    /// there because it was not sent.
+    fn placed_frames(&self, next: u32, placed_bytes: u32) -> Option<u32> {
+        let una = self.recovery.as_ref()?.una;
+        let sent = self
+            .next_msg_id
+            .wrapping_sub(u32::from(self.message.is_some()))
+            .wrapping_sub(una);
+        let ahead = next.wrapping_sub(una);
+        if ahead > i32::MAX as u32 || placed_bytes == 0 {
+            return (ahead > i32::MAX as u32 || ahead <= sent).then_some(0);
+        }
+        let (room, frames) = self.sent_of(next)?;
+        let placed = placed_bytes / room;
+        (placed_bytes.is_multiple_of(room) && placed <= frames).then_some(placed)
+    }
+
+    /// The frame that was sent last of all that waits for something, or what asks for the data
+    /// of the oldest read.
+    fn newest_frame(&self) -> Option<(u32, u32)> {
+        let newest = self.next_msg_id.wrapping_sub(1);
+        if self.unacknowledged() > 0 {
+            let begun = self.begun_frames();
+            if begun > 0 {
+                return Some((newest, begun - 1));
+            }
+            let whole = newest.wrapping_sub(u32::from(self.message.is_some()));
+            let (_, frames) = self.sent_of(whole)?;
+            return Some((whole, frames - 1));
+        }
+        let at = self.in_flight.first_unanswered(|kind| kind == Kind::Read)?;
+        Some((self.in_flight.get(at)?.msg_id, 0))
+    }
+
+    /// Forgets what need not be sent again any more.
+    fn forget_repairs(&mut self) {
+        let Some(mut recovery) = self.recovery.take() else {
+            return;
+        };
+        let (una, una_frames) = (recovery.una, recovery.una_frames);
+        recovery.repairs.forget(|repair| {
+            let acked = repair.msg_id == una && repair.end <= una_frames;
+            self.sent_of(repair.msg_id).is_some() && !acked
+        });
+        self.recovery = Some(recovery);
+    }
+}

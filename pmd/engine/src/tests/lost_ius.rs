@@ -1,0 +1,402 @@
+//! docs/spec/lost-connection-ius.md: each connection IU lost, repeated and late, and what becomes
+//! of the connection at both ends.
+
+use std::fmt::Write;
+
+use fcvi_frame::iu::Opcode::{
+    self, ConnectRequest as Rqst, ConnectResponse1 as Resp1, ConnectResponse2 as Resp2,
+    ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
+};
+
+use crate::testkit::host::Event;
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
+use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, RemoteVi, ViIndex};
+
+const RD: Level = Level::ReliableDelivery;
+/// Who asks for the connection that comes about; of peers it is the higher one.
+const ORIGINATOR: usize = CLIENT;
+const RESPONDER: usize = SERVER;
+/// The consumers' time-out.
+const TIMEOUT: u64 = 30 * S;
+/// How late a frame is: R_A_TOV is 10 s.
+const LATE: u64 = 9 * S;
+/// Everything is over then.
+const END_MS: u64 = 80_000;
+
+const DOCUMENT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/spec/lost-connection-ius.md"
+);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    ClientServer,
+    PeerToPeer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    LostOnce,
+    LostAlways,
+    /// Each arrives three times: at once, at once again, and after a second.
+    Repeated,
+    /// All are lost; the last one that was sent arrives after 9 s.
+    Late,
+}
+
+/// A kind of frame: the IU and who sends it.
+#[derive(Clone, Copy, Debug)]
+struct Subject {
+    name: &'static str,
+    from: usize,
+    opcode: Opcode,
+}
+
+const fn subject(name: &'static str, from: usize, opcode: Opcode) -> Subject {
+    Subject { name, from, opcode }
+}
+
+const CONNECT: [Subject; 4] = [
+    subject("RQST", ORIGINATOR, Rqst),
+    subject("RESP1", RESPONDER, Resp1),
+    subject("RESP2", ORIGINATOR, Resp2),
+    subject("RESP3", RESPONDER, Resp3),
+];
+/// What peers send besides, when their requests cross.
+const CROSSED: [Subject; 2] = [
+    subject("RQST of the lower one", RESPONDER, Rqst),
+    subject("RESP1 of the higher one", ORIGINATOR, Resp1),
+];
+const DISCONNECT: [Subject; 2] = [
+    subject("DISCONNECT_RQST", ORIGINATOR, DisconnectRequest),
+    subject("DISCONNECT_RESP", RESPONDER, DisconnectResponse),
+];
+
+/// What both ends saw, each with its time, and how often the IU was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Story {
+    ends: [Vec<String>; 2],
+    sent: usize,
+}
+
+struct Run {
+    net: Net,
+    vis: [ViIndex; 2],
+    mode: Mode,
+    subject: Subject,
+    fault: Fault,
+    start_ns: u64,
+    listener: Option<u64>,
+    seen: usize,
+    /// When the last frame of the subject was sent.
+    last_sent_ns: u64,
+    story: Story,
+}
+
+fn time(ms: u64) -> String {
+    match ms {
+        0 => "at once".to_owned(),
+        1..1000 => format!("at {ms} ms"),
+        _ => format!("at {}.{} s", ms / 1000, ms % 1000 / 100),
+    }
+}
+
+impl Run {
+    fn new(mode: Mode, subject: Subject, fault: Fault) -> Self {
+        let mut configs = [CLIENT, SERVER].map(config);
+        configs[ORIGINATOR].port_name = configs[RESPONDER].port_name + 1;
+        let mut net = Net::new(configs.to_vec(), 21);
+        let vis = [ORIGINATOR, RESPONDER].map(|node| net.create(node, params(RD)));
+        Self {
+            start_ns: net.now_ns,
+            net,
+            vis,
+            mode,
+            subject,
+            fault,
+            listener: None,
+            seen: 0,
+            last_sent_ns: 0,
+            story: Story {
+                ends: [Vec::new(), Vec::new()],
+                sent: 0,
+            },
+        }
+    }
+
+    /// Both consumers ask, or one does and the other one waits.
+    fn ask(&mut self) {
+        let [a, b] = self.vis;
+        match self.mode {
+            Mode::ClientServer => {
+                self.listener = Some(self.net.listen(RESPONDER, "x"));
+                self.net
+                    .request(ORIGINATOR, a, "x", &[RESPONDER], Some(TIMEOUT));
+            }
+            Mode::PeerToPeer => {
+                self.net
+                    .peer_request(RESPONDER, b, "x", &[ORIGINATOR], Some(TIMEOUT));
+                self.net
+                    .peer_request(ORIGINATOR, a, "x", &[RESPONDER], Some(TIMEOUT));
+            }
+        }
+    }
+
+    fn begin(&mut self) {
+        self.net.clear_logs();
+        self.net.wire.trace.clear();
+        (self.seen, self.start_ns) = (0, self.net.now_ns);
+        self.story.ends = [Vec::new(), Vec::new()];
+        let count = match self.fault {
+            Fault::None | Fault::Repeated => 0,
+            Fault::LostOnce => 1,
+            Fault::LostAlways | Fault::Late => u32::MAX,
+        };
+        self.net
+            .wire
+            .lose(self.subject.from, self.subject.opcode, count);
+    }
+
+    /// A millisecond.
+    fn tick(&mut self, ms: u64) {
+        self.net.advance(MS);
+        let found = self
+            .listener
+            .and_then(|listener| self.net.indication(RESPONDER, listener));
+        if let Some(found) = found {
+            self.listener = None;
+            let accepted = self.net.accept(RESPONDER, found.conn, self.vis[1]);
+            accepted.expect("an Idle VI");
+        }
+        for at in self.seen..self.net.wire.trace.len() {
+            self.repeat(at);
+        }
+        self.seen = self.net.wire.trace.len();
+        self.look(ms);
+    }
+
+    /// The frame with this number was sent: sees to its copies.
+    fn repeat(&mut self, at: usize) {
+        let sent = &self.net.wire.trace[at];
+        if sent.from != self.subject.from || sent.opcode != Some(self.subject.opcode) {
+            return;
+        }
+        self.story.sent += 1;
+        self.last_sent_ns = self.net.now_ns;
+        if self.fault == Fault::Repeated {
+            let (to, bytes, now_ns) = (1 - sent.from, sent.bytes.clone(), self.net.now_ns);
+            for later_ns in [0, S] {
+                self.net.wire.inject(now_ns + later_ns, to, bytes.clone());
+            }
+        }
+    }
+
+    /// What the consumers were told.
+    fn look(&mut self, ms: u64) {
+        for (end, node) in [ORIGINATOR, RESPONDER].into_iter().enumerate() {
+            let vi = self.vis[end];
+            let asked_as_peer = self.net.nodes[node].engine.peer_request(vi).is_some();
+            let outcome = if asked_as_peer {
+                self.net.peer_outcome(node, vi)
+            } else {
+                self.net.outcome(node, vi)
+            };
+            if let Some(outcome) = outcome {
+                let told = format!("{} {}", name(outcome), time(ms));
+                self.story.ends[end].push(told);
+            }
+            for event in self.net.log(node, vi) {
+                if event == Event::Async(AsyncError::ConnectionLost) {
+                    let told = format!("CONN_LOST {}", time(ms));
+                    self.story.ends[end].push(told);
+                }
+            }
+        }
+    }
+
+    fn pass(&mut self) {
+        for ms in 0..END_MS {
+            self.tick(ms);
+            self.arrive_late(ms);
+        }
+    }
+
+    fn arrive_late(&mut self, ms: u64) {
+        if self.fault == Fault::Late && self.net.now_ns == self.last_sent_ns + LATE {
+            let frames = self.net.frames(self.subject.from, self.subject.opcode);
+            let last = frames.last().expect("one was sent").clone();
+            self.net.inject(1 - self.subject.from, &last);
+            self.look(ms);
+        }
+    }
+
+    fn states(&self) -> [EndpointState; 2] {
+        [
+            self.net.state(ORIGINATOR, self.vis[0]),
+            self.net.state(RESPONDER, self.vis[1]),
+        ]
+    }
+
+    /// In the end both are connected, or neither is. One that was never told hears of it as soon
+    /// as it sends; nothing stays behind.
+    fn finish(&mut self) {
+        self.net.wire.heal();
+        let connected = self.states().map(|state| state == EndpointState::Connected);
+        if connected[0] != connected[1] {
+            let end = usize::from(connected[1]);
+            self.net.post_send(end, self.vis[end], b"are you there?");
+            self.net.settle();
+            self.story.ends[end].push("CONN_LOST when it sends".to_owned());
+            let state = self.states()[end];
+            assert_eq!(state, EndpointState::Error, "{:?}", self.subject);
+        }
+        self.net.advance(60 * S);
+        for node in &self.net.nodes {
+            let engine = &node.engine;
+            assert_eq!(engine.exchange_usage().0, 0, "{:?}", self.subject);
+            assert_eq!(engine.timers.len(), 0, "{:?}", self.subject);
+            assert!(engine.closing.iter().all(Option::is_none));
+            assert!(engine.incoming.iter().all(Option::is_none));
+        }
+    }
+}
+
+/// A connection asked for, with this fault.
+fn connecting(mode: Mode, subject: Subject, fault: Fault) -> Story {
+    let mut run = Run::new(mode, subject, fault);
+    run.begin();
+    run.ask();
+    run.pass();
+    run.finish();
+    run.story
+}
+
+/// A connection that the originator ends, with this fault.
+fn disconnecting(mode: Mode, subject: Subject, fault: Fault) -> Story {
+    let mut run = Run::new(mode, subject, Fault::None);
+    run.ask();
+    for ms in 0..100 {
+        run.tick(ms);
+    }
+    assert_eq!(run.states(), [EndpointState::Connected; 2]);
+    run.fault = fault;
+    run.begin();
+    run.net.disconnect(ORIGINATOR, run.vis[0]);
+    run.story.ends[0].push("Idle at once".to_owned());
+    let mut waits = true;
+    for ms in 0..END_MS {
+        run.tick(ms);
+        let closing = &run.net.nodes[ORIGINATOR].engine.closing;
+        if waits && closing.iter().all(Option::is_none) {
+            waits = false;
+            let given_up = run.net.count(ORIGINATOR, Counter::CloseTimeouts) > 0;
+            let how = if given_up { "gives up" } else { "is answered" };
+            run.story.ends[0].push(format!("{how} {}", time(ms)));
+        }
+        run.arrive_late(ms);
+    }
+    run.finish();
+    run.story
+}
+
+fn name(outcome: Result<RemoteVi, ConnectError>) -> String {
+    match outcome {
+        Ok(_) => "Connected".to_owned(),
+        Err(error) => format!("{error:?}"),
+    }
+}
+
+const HEAD: &str = "# Connection IUs that are lost, repeated or late
+
+Made by `pmd/engine/src/tests/lost_ius.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine lost_ius`.
+
+What both ends see when one kind of connection IU is lost once, lost always, arrives three times each (twice at once, and a second
+later), or is lost always and its last one arrives 9 s after it was sent. FCVI_ULP_TIMEOUT is 20 s, R_A_TOV 10 s, the consumers of the
+originator and of both peers wait 30 s, a server that waits accepts at once. Of peers the originator is the higher one (docs/spec/crossed-requests.md);
+both ask at the same moment. *sent*: how often the originator or responder sent the IU. Times are those at which a consumer is told.
+
+Always: in the end both are Connected, or neither is; an end that nobody could tell hears of it as soon as it sends. No exchange,
+timer or table entry stays behind. What is repeated, or late, changes nothing: the rows are compared with those of no fault, and of
+the same IU lost.
+";
+
+fn row(table: &mut String, name: &str, fault: &str, story: &Story) {
+    let cell = |told: &[String]| match told {
+        [] => "is told nothing".to_owned(),
+        told => told.join(", "),
+    };
+    let [originator, responder] = &story.ends;
+    writeln!(
+        table,
+        "| {name} | {fault} | {} | {} | {} |",
+        story.sent,
+        cell(originator),
+        cell(responder)
+    )
+    .expect("a string");
+}
+
+/// The rows of one IU, compared with each other.
+fn rows(table: &mut String, subject: Subject, run: &dyn Fn(Fault) -> Story) {
+    let good = run(Fault::None);
+    let once = run(Fault::LostOnce);
+    let always = run(Fault::LostAlways);
+    let repeated = run(Fault::Repeated);
+    let late = run(Fault::Late);
+    let what = subject.name;
+    assert_eq!(repeated.ends, good.ends, "{what} repeated");
+    let disconnects = subject.opcode == DisconnectRequest;
+    if !disconnects {
+        assert_eq!(late, always, "{what} late");
+    }
+    row(table, what, "no fault", &good);
+    row(table, what, "lost once", &once);
+    row(table, what, "lost always", &always);
+    row(table, what, "repeated", &repeated);
+    row(table, what, "late", &late);
+}
+
+fn document() -> String {
+    let mut document = HEAD.to_owned();
+    for (mode, title) in [
+        (Mode::ClientServer, "Client and server"),
+        (Mode::PeerToPeer, "Peers"),
+    ] {
+        write!(
+            document,
+            "\n## {title}\n\n| IU | fault | sent | originator | responder |\n| --- | --- | --- | --- | --- |\n"
+        )
+        .expect("a string");
+        for subject in CONNECT {
+            rows(&mut document, subject, &|fault| {
+                connecting(mode, subject, fault)
+            });
+        }
+        let crossed = CROSSED.into_iter().filter(|_| mode == Mode::PeerToPeer);
+        for subject in crossed {
+            rows(&mut document, subject, &|fault| {
+                connecting(mode, subject, fault)
+            });
+        }
+        for subject in DISCONNECT {
+            rows(&mut document, subject, &|fault| {
+                disconnecting(mode, subject, fault)
+            });
+        }
+    }
+    document
+}
+
+#[test]
+fn each_connection_iu_lost_repeated_and_late() {
+    let found = document();
+    if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
+        std::fs::write(DOCUMENT, &found).expect("a writable tree");
+    }
+    let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
+    assert!(
+        written == found,
+        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine lost_ius\n{found}"
+    );
+}

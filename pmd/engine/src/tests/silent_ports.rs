@@ -1,0 +1,92 @@
+//! Ports that a configuration gives to a host and that nobody has: asked like the others, never
+//! heard. What they are owed must not be in the way of connections.
+
+use fcvi_frame::connect::NetAddress;
+use fcvi_frame::fc::NPortId;
+
+use crate::testkit::net::{CLIENT, Net, S, SERVER, config, discriminator, params};
+use crate::{ConnectCommand, ConnectError, Counter, EndpointState, Level, ViIndex};
+
+const RD: Level = Level::ReliableDelivery;
+
+fn silent_ports(count: u32) -> Vec<NPortId> {
+    let port = |n| NPortId::new(0x0F00 + n).expect("24 bits");
+    (0..count).map(port).collect()
+}
+
+/// A request to these ports, as if all of them were the server's host.
+fn request(net: &mut Net, vi: ViIndex, targets: &[NPortId]) {
+    let address = |net: &Net, node: usize, name| NetAddress {
+        host: net.nodes[node].engine.config().host,
+        discriminator: discriminator(name),
+    };
+    let command = ConnectCommand {
+        local: address(net, CLIENT, "client"),
+        remote: address(net, SERVER, "x"),
+        targets,
+        timeout_ns: None,
+    };
+    let now_ns = net.now_ns;
+    net.act(CLIENT, |engine, host| {
+        engine.connect(now_ns, vi, &command, host)
+    })
+    .expect("an Idle VI");
+}
+
+#[test]
+fn a_connection_that_ends_is_told_whatever_silent_ports_are_owed() {
+    let mut net = Net::pair();
+    let (a, b) = (
+        net.create(CLIENT, params(RD)),
+        net.create(SERVER, params(RD)),
+    );
+    let mut targets = silent_ports(net.nodes[CLIENT].engine.config().max_closing);
+    targets.push(net.nodes[SERVER].id);
+    for _ in 0..20 {
+        let listener = net.listen(SERVER, "x");
+        request(&mut net, a, &targets);
+        net.settle();
+        let conn = net.indication(SERVER, listener).expect("a request").conn;
+        net.accept(SERVER, conn, b).unwrap();
+        net.settle();
+        assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
+        assert!(matches!(net.outcome(SERVER, b), Some(Ok(_))));
+        net.disconnect(CLIENT, a);
+        net.settle();
+        assert_eq!(net.state(SERVER, b), EndpointState::Error);
+        net.disconnect(SERVER, b);
+    }
+    // A silent port may have heard the request: as many are told as there is room to spare.
+    let engine = &net.nodes[CLIENT].engine;
+    let told = engine.closing.iter().flatten().count();
+    assert_eq!(told, engine.config().max_closing as usize / 2);
+    assert!(net.count(CLIENT, Counter::CloseOverflows) > 0);
+    net.advance(60 * S);
+    assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
+}
+
+/// A port that said that it holds the request is not a silent one.
+#[test]
+fn a_port_that_holds_the_request_is_told_before_silent_ones() {
+    const HOLDER: usize = 2;
+    let mut configs: Vec<_> = (0..3).map(config).collect();
+    configs[HOLDER].host = configs[SERVER].host;
+    configs[CLIENT].max_closing = 4;
+    let mut net = Net::new(configs, 5);
+    let a = net.create(CLIENT, params(RD));
+    let mut targets = silent_ports(8);
+    targets.extend([net.nodes[SERVER].id, net.nodes[HOLDER].id]);
+    let vis = [SERVER, HOLDER].map(|node| net.create(node, params(RD)));
+    let listeners = [SERVER, HOLDER].map(|node| net.listen(node, "x"));
+    request(&mut net, a, &targets);
+    // Asked again, both say that they hold it.
+    net.advance(net.nodes[CLIENT].engine.config().ulp_timeout_ns / 4);
+    net.settle();
+    let conn = net.indication(SERVER, listeners[0]).unwrap().conn;
+    net.accept(SERVER, conn, vis[0]).unwrap();
+    net.settle();
+    assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))));
+    let held = net.indication(HOLDER, listeners[1]).unwrap().conn;
+    let late = net.accept(HOLDER, held, vis[1]);
+    assert_eq!(late, Err(ConnectError::Timeout));
+}

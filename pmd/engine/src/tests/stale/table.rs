@@ -1,0 +1,324 @@
+//! docs/spec/synonym-checks.md: each check, where it is made, what it counts, and the test that
+//! shows what it is for.
+
+use std::fmt::Write;
+
+use super::scenes::Scene;
+use crate::Counter;
+use crate::synonym::Check;
+
+const DOCUMENT: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../docs/spec/synonym-checks.md"
+);
+const TESTS: &str = include_str!("needed.rs");
+
+struct Row {
+    check: Check,
+    /// Its place in the order of the checks [FCVI P-10].
+    rule: &'static str,
+    says: &'static str,
+    file: &'static str,
+    source: &'static str,
+    counters: &'static [Counter],
+    /// What a stale frame does without it, or what else tells it then.
+    without: &'static str,
+    test: &'static str,
+}
+
+macro_rules! row {
+    ($check:ident, $rule:literal, $says:literal, $file:literal, $counters:expr, $without:literal, $test:literal) => {
+        Row {
+            check: Check::$check,
+            rule: $rule,
+            says: $says,
+            file: $file,
+            source: include_str!(concat!("../../", $file)),
+            counters: &$counters,
+            without: $without,
+            test: $test,
+        }
+    };
+}
+
+/// All of them.
+const ROWS: [Row; 19] = [
+    row!(
+        Addresses,
+        "1",
+        "D_ID and the destination address are ours, the source address is that of S_ID",
+        "receive.rs",
+        [Counter::DropBadAddress],
+        "a port that hears frames of others (a flooding switch) takes one of a connection whose handle is like its own",
+        "addresses_are_needed"
+    ),
+    row!(
+        Handle,
+        "3",
+        "FCVI_HANDLE is that of the VI's connection, not only its place",
+        "receive.rs",
+        [Counter::DropUnknownHandle],
+        "a frame of the VI's earlier connection with the same port",
+        "handle_is_needed"
+    ),
+    row!(
+        Peer,
+        "3",
+        "S_ID is the VI's peer",
+        "receive.rs",
+        [Counter::DropWrongPeer],
+        "DeadHandle tells it: no two connections have one handle within R_A_TOV; for frames that are forged it is the first line",
+        "peer_is_covered_by_dead_handle"
+    ),
+    row!(
+        OlderMessage,
+        "4",
+        "FCVI_MSG_ID is not before the one that is expected",
+        "receive.rs",
+        [Counter::DropStaleMessage],
+        "a message that was delivered is delivered again, or breaks a reliable connection as one that is far ahead",
+        "older_message_is_needed"
+    ),
+    row!(
+        MessageWindow,
+        "4",
+        "FCVI_MSG_ID is not further ahead than `message_window`",
+        "receive.rs",
+        [Counter::DropOutOfWindow],
+        "DeadHandle tells it: frames of this connection are never ahead of it",
+        "message_window_is_covered_by_dead_handle"
+    ),
+    row!(
+        OpenMessage,
+        "5",
+        "a further frame has the FCVI_MSG_ID of the open message",
+        "receive.rs",
+        [Counter::DropOtherMessage],
+        "a frame with the same OX_ID, SEQ_ID and SEQ_CNT, 256 uses of the OX_ID ago",
+        "open_message_is_needed"
+    ),
+    row!(
+        OpenExchange,
+        "5",
+        "a further frame has the OX_ID and SEQ_ID of the open message",
+        "receive.rs",
+        [Counter::DropSynonym],
+        "OpenMessage tells it: a message is on one exchange, and so is what is sent again of it",
+        "open_exchange_is_covered_by_open_message"
+    ),
+    row!(
+        SequenceCount,
+        "5",
+        "SEQ_CNT is the next one",
+        "receive/follows.rs",
+        [Counter::DropDuplicate],
+        "RelativeOffset tells it: no two frames of a message have one offset",
+        "sequence_count_is_covered_by_relative_offset"
+    ),
+    row!(
+        RelativeOffset,
+        "5",
+        "the relative offset is the next one",
+        "receive/follows.rs",
+        [Counter::DropDuplicate],
+        "a frame of the same message, 65,536 frames ago; with recovery any one that is placed",
+        "relative_offset_is_needed"
+    ),
+    row!(
+        PlacedAhead,
+        "5",
+        "with recovery: the bytes of a frame ahead of order are not there yet",
+        "recovery/incoming.rs",
+        [Counter::DropDuplicate],
+        "bytes are placed and counted twice",
+        "placed_ahead_is_needed"
+    ),
+    row!(
+        AnsweredMessage,
+        "7",
+        "FCVI_MSG_ID of an answer is that of a message in flight",
+        "receive/response.rs",
+        [Counter::DropStrayResponse],
+        "the response to a message that used the same OX_ID: a send completes that is not placed",
+        "answered_message_is_needed"
+    ),
+    row!(
+        AnsweredExchange,
+        "7",
+        "an answer comes on the exchange of its message",
+        "receive/response.rs",
+        [Counter::DropStrayResponse],
+        "AnsweredMessage tells it",
+        "answered_exchange_is_covered_by_answered_message"
+    ),
+    row!(
+        KnownRequest,
+        "connect",
+        "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that is held, refused, accepted or connected",
+        "accept/incoming.rs",
+        [Counter::KnownRequests],
+        "one request is shown to two consumers",
+        "known_request_is_needed"
+    ),
+    row!(
+        DeadRequest,
+        "connect",
+        "nor that of one that came to a connection, was taken back, or made room for others, less than R_A_TOV ago",
+        "dead.rs",
+        [Counter::DropLateRequest],
+        "a consumer is shown a request that nobody makes",
+        "dead_request_is_needed"
+    ),
+    row!(
+        ConnectionId,
+        "connect",
+        "FCVI_CONNECTION_ID of RESP1, RESP2, RESP3 and both disconnect IUs is that of the procedure",
+        "disconnect.rs",
+        [Counter::DropStrayConnect, Counter::UnknownDisconnects],
+        "a disconnect without handle takes back a later request; the answer to an earlier one ends a disconnect",
+        "connection_id_is_needed"
+    ),
+    row!(
+        ConnectionHandle,
+        "connect",
+        "so is our handle",
+        "endpoint.rs",
+        [Counter::DropStrayConnect, Counter::UnknownDisconnects],
+        "ConnectionId tells it; for frames that are forged the handle is the first line",
+        "connection_handle_is_covered_by_connection_id"
+    ),
+    row!(
+        ConnectionPeer,
+        "connect",
+        "and S_ID is the port that the procedure is with",
+        "disconnect.rs",
+        [Counter::DropStrayConnect, Counter::UnknownDisconnects],
+        "a disconnect of one port takes back the request of another one that chose the same connection ID",
+        "connection_peer_is_needed"
+    ),
+    row!(
+        DeadHandle,
+        "held",
+        "a handle that was given up is not drawn again for R_A_TOV",
+        "dead.rs",
+        [],
+        "a frame of the VI's earlier connection, once in 65,536 connections",
+        "dead_handle_is_needed"
+    ),
+    row!(
+        DeadExchange,
+        "held",
+        "an OX_ID that was given up, or that an ADISC was sent on, is not used again for R_A_TOV",
+        "exchange.rs",
+        [],
+        "an answer to an earlier ADISC: a port that went seems to be there",
+        "dead_exchange_is_needed"
+    ),
+];
+
+const HEAD: &str = "# Stale frames: what each check is for
+
+Made by `pmd/engine/src/tests/stale/table.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine stale::table`.
+
+A frame can be on its way for R_A_TOV, and a network can repeat it. It is intact then; only what it names tells that its time is
+over. In the model of `pmd/engine/src/tests/stale/` a network keeps every frame for R_A_TOV and lets, before each one, older ones
+arrive that resemble it: the same OX_ID, SEQ_ID and SEQ_CNT, the same exchange, message, offset or IU. Messages and reads name
+themselves in each of their bytes, and a judge looks at every byte that is placed, every message that is delivered, every descriptor
+that completes, and at what both ends believe of their connection. With all checks no stale frame is ever taken for a new one. With one
+left out (the name in the first column stands where it is made; it costs nothing outside these tests), one is, or another check
+tells it, and without both one is.
+
+Rules are those of FCVI P-10, in whose order a frame is checked. Counters are the NIC's, by their names. Tests are in `stale/needed.rs`.
+
+| check | rule | what is checked | where | counter | without it | test |
+| --- | --- | --- | --- | --- | --- | --- |
+";
+
+const TAIL: &str = "
+What P-10 says besides:
+
+| rule | what is so here |
+| --- | --- |
+| 1: CRC, SOF, EOF; 2: header size against opcode | `drop_bad_crc`, `drop_malformed`, `drop_bad_iu`. They are for frames that are damaged or forged: whatever was sent once passes them, and the model finds none of these counters moved |
+| 4: a new message while the last one lacks frames | the old one failed (`incomplete_messages`): its FCVI_MSG_ID is older |
+| 5: a further frame while no message is open | `drop_no_context`: there is nothing that it could continue |
+| 5: RX_ID | not compared: requests have none yet, and answers repeat the OX_ID |
+| 6: abandoned contexts | need no list: a late frame of one has an older FCVI_MSG_ID (`drop_no_context`, `drop_other_message`, `drop_stale_message`), which OpenMessage and OlderMessage are tested for. While the message is still the newest, what is left of it is swallowed (`drop_discarded`) |
+| 7: responses at Reliable Delivery with recovery | an acknowledgement is cumulative: an older one says less than is known (`stale_acknowledgements`), and one of what was never sent is dropped (`drop_stray_response`) |
+| what is held | 16,384 handles and as many requests at most; if more end within R_A_TOV, the oldest are told by their random bits and message IDs alone, and a late request by the RESP2 that it never gets |
+| a message ID comes round | after 2^32 messages of one direction of a connection, half of which must take longer than R_A_TOV: at 100 million messages a second it is 21 s |
+
+## Scenes
+
+Legal traffic, with identifiers that come round soon: a port's other OX_IDs are taken, frames are small, random numbers have few bits.
+
+| scene | seeds |
+| --- | --- |
+";
+
+fn document() -> String {
+    let mut document = HEAD.to_owned();
+    for row in ROWS {
+        let check = row.check;
+        let counters: Vec<String> = row
+            .counters
+            .iter()
+            .map(|c| format!("`{}`", c.name()))
+            .collect();
+        writeln!(
+            document,
+            "| {check:?} | {} | {} | `{}` | {} | {} | `{}` |",
+            row.rule,
+            row.says,
+            row.file,
+            counters.join(", "),
+            row.without,
+            row.test
+        )
+        .expect("a string");
+    }
+    document.push_str(TAIL);
+    for scene in Scene::ALL {
+        writeln!(document, "| {scene:?} | {} |", scene.seeds().count()).expect("a string");
+    }
+    document
+}
+
+/// The names of all checks, from their declaration.
+fn declared() -> Vec<&'static str> {
+    let source = include_str!("../../synonym.rs");
+    let (_, after) = source.split_once("enum Check {").expect("the checks");
+    let (body, _) = after.split_once("\n}\n").expect("its end");
+    let lines = body.lines().map(str::trim);
+    lines.filter_map(|line| line.strip_suffix(',')).collect()
+}
+
+#[test]
+fn every_check_has_its_place_its_counter_and_its_test() {
+    let mut named: Vec<String> = ROWS.iter().map(|row| format!("{:?}", row.check)).collect();
+    let mut declared = declared();
+    named.sort_unstable();
+    declared.sort_unstable();
+    assert_eq!(named, declared);
+    for row in ROWS {
+        let check = row.check;
+        let stands = format!("skips(Check::{check:?})");
+        assert!(row.source.contains(&stands), "{check:?} in {}", row.file);
+        let test = format!("fn {}()", row.test);
+        assert!(TESTS.contains(&test), "{check:?}: {test}");
+        assert!(TESTS.contains(&format!("Check::{check:?}")));
+    }
+}
+
+#[test]
+fn the_document_says_what_is_so() {
+    let found = document();
+    if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
+        std::fs::write(DOCUMENT, &found).expect("a writable tree");
+    }
+    let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
+    assert!(
+        written == found,
+        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine stale::table"
+    );
+}

@@ -1,0 +1,107 @@
+//! Frames that a Linux kernel sent, to another one that we stand in for.
+
+use fcvi_frame::MacAddress;
+use fcvi_frame::fip::FipView;
+
+use super::segment::{ALL, S, Segment, config, enode, id};
+use crate::vn2vn::{Neighbour, Vn2vnConfig, Vn2vnEvent};
+
+macro_rules! golden {
+    ($name:literal) => {
+        from_hex(include_str!(concat!(
+            "../../../../../fcvi-frame/testdata/fip/",
+            $name,
+            ".hex"
+        )))
+    };
+}
+
+/// Pairs of digits; `#` begins a comment.
+fn from_hex(text: &str) -> Vec<u8> {
+    text.lines()
+        .flat_map(|line| line.split('#').take(1))
+        .flat_map(str::split_ascii_whitespace)
+        .map(|pair| u8::from_str_radix(pair, 16).expect("a byte"))
+        .collect()
+}
+
+/// The kernel has 52:54:00:00:00:01 and 00.00.01; we have the other's interface.
+fn station() -> Segment {
+    let config = Vn2vnConfig {
+        max_fcoe_bytes: 2_158,
+        ..config(2, 2)
+    };
+    let mut segment = Segment::up(vec![config], 16);
+    segment.told();
+    segment.events(0);
+    segment
+}
+
+#[test]
+fn a_linux_kernel_is_found_by_its_claim_and_heard_by_its_beacon() {
+    let mut segment = station();
+    segment.inject(0, &golden!("linux_probe_request"));
+    assert_eq!(segment.told(), [""; 0]);
+    segment.inject(0, &golden!("linux_claim_notification"));
+    let found = Neighbour {
+        id: id(1),
+        port_name: 0x2000_5254_0000_0001,
+        node_name: 0x1000_5254_0000_0001,
+        enode_mac: enode(1),
+        vn_port_mac: MacAddress::vn2vn(id(1)),
+        max_fcoe_bytes: 2_158,
+        path_fcoe_bytes: None,
+        supports_fc_vi: false,
+    };
+    assert_eq!(segment.events(0), [Vn2vnEvent::NeighbourFound(found)]);
+    let to_kernel = ["0 claim response to ", "0 claim to "].map(|s| format!("{s}{}", enode(1)));
+    assert_eq!(segment.told(), to_kernel);
+    // It answers our test as it answers any claim.
+    segment.inject(0, &golden!("linux_claim_response"));
+    segment.inject(0, &golden!("linux_beacon"));
+    let heard = Neighbour {
+        path_fcoe_bytes: Some(2_158),
+        ..found
+    };
+    assert_eq!(segment.events(0), [Vn2vnEvent::NeighbourHeard(heard)]);
+}
+
+#[test]
+fn a_linux_kernel_keeps_its_id() {
+    let mut segment = Segment::up(vec![config(2, 1)], 17);
+    assert_eq!(segment.id(0), id(1));
+    // Its name is the larger one.
+    segment.inject(0, &golden!("linux_beacon"));
+    segment.advance(3 * S);
+    assert_ne!(segment.id(0), id(1));
+}
+
+/// Our frames have the lengths and the places of the kernel's.
+#[test]
+fn our_frames_have_the_shape_of_the_kernels() {
+    let mut segment = Segment::up(vec![config(2, 2)], 18);
+    segment.inject(0, &golden!("linux_claim_notification"));
+    let shape = |bytes: &[u8]| {
+        let view = FipView::parse(bytes).expect("a FIP frame");
+        let kinds = view.descriptors().map(|d| d.expect("whole").kind);
+        (view.subcode, bytes.len(), kinds.collect::<Vec<_>>())
+    };
+    for golden in [
+        golden!("linux_probe_request"),
+        golden!("linux_claim_notification"),
+        golden!("linux_claim_response"),
+        golden!("linux_beacon"),
+    ] {
+        let kernel = FipView::parse(&golden).expect("a FIP frame");
+        let same = |sent: &&super::segment::Sent| {
+            let is_to_all = kernel.ethernet.dst == ALL;
+            sent.frame.message.subcode() == kernel.subcode && (sent.dst == ALL) == is_to_all
+        };
+        let sent = segment.sent.iter().find(same).expect("we sent one, too");
+        let mut ours = vec![0; sent.frame_bytes];
+        sent.frame
+            .emit(sent.dst, sent.frame_bytes, &mut ours)
+            .expect("room");
+        assert_eq!(shape(&ours), shape(&golden));
+    }
+}

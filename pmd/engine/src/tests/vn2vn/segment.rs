@@ -1,0 +1,303 @@
+//! Stations on a link that loses, doubles, delays and limits frames.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use fcvi_frame::MacAddress;
+use fcvi_frame::fc::{FcType, NPortId};
+use fcvi_frame::fip::{Claim, Fc4Attributes, FipView, Vn2vnFrame, Vn2vnMessage, VnPort, VnPortId};
+
+use crate::testkit::rng::Rng;
+use crate::vn2vn::{Neighbour, Vn2vn, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
+
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const S: u64 = 1_000 * MS;
+pub(super) const ALL: MacAddress = MacAddress::ALL_VN2VN;
+
+pub(super) fn id(low: u16) -> NPortId {
+    let [a, b] = low.to_be_bytes();
+    NPortId::from_bytes([0, a, b])
+}
+
+/// The interface of a station that has one of its own.
+pub(super) fn enode(number: u8) -> MacAddress {
+    MacAddress([0x52, 0x54, 0, 0, 0, number])
+}
+
+/// A configuration whose port name ends in these 16 bits and is the larger the higher the number.
+pub(super) fn config(number: u8, low: u16) -> Vn2vnConfig {
+    let port_name = 0x2000_0000_0000_0000 | u64::from(number) << 32 | u64::from(low);
+    Vn2vnConfig::new(port_name, 0x1000 + u64::from(number), enode(number))
+}
+
+/// A port of another implementation, for frames made by hand.
+pub(super) fn port(number: u8, id: NPortId) -> VnPort {
+    let config = config(number, 0);
+    VnPort {
+        enode_mac: config.enode_mac,
+        node_name: config.node_name,
+        id: VnPortId {
+            mac: MacAddress::vn2vn(id),
+            n_port_id: id,
+            port_name: config.port_name,
+        },
+    }
+}
+
+/// A claim of FCP with this size.
+pub(super) fn claim(max_fcoe_bytes: u16) -> Claim {
+    Claim {
+        fc4: Fc4Attributes::default().with(FcType::Fcp, 2),
+        max_fcoe_bytes,
+    }
+}
+
+pub(super) fn frame(port: VnPort, message: Vn2vnMessage) -> Vn2vnFrame {
+    Vn2vnFrame {
+        recorded: false,
+        port,
+        message,
+    }
+}
+
+/// The frame to all, or padded to one interface.
+pub(super) fn bytes(frame: &Vn2vnFrame, dst: MacAddress, pdu_bytes: usize) -> Vec<u8> {
+    let mut bytes = vec![0; frame.bytes().max(14 + pdu_bytes)];
+    frame.emit(dst, 14 + pdu_bytes, &mut bytes).expect("room");
+    bytes
+}
+
+/// What goes wrong, in millionths of all frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Faults {
+    pub(super) loss: u32,
+    pub(super) duplicate: u32,
+    /// Late by up to a second, so that others overtake it.
+    pub(super) late: u32,
+    pub(super) corrupt: u32,
+}
+
+pub(super) struct Station {
+    pub(super) machine: Vn2vn,
+    pub(super) events: Vec<Vn2vnEvent>,
+    /// Stations of different sides do not hear each other.
+    pub(super) side: u8,
+    /// Longer frames do not arrive here.
+    pub(super) mtu_bytes: usize,
+}
+
+/// When it arrives, its number, the station it goes to, the frame.
+type Flying = (u64, u64, usize, Vec<u8>);
+
+/// A frame that was sent: when, by whom, where to.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) at_ns: u64,
+    pub(super) from: usize,
+    pub(super) dst: MacAddress,
+    pub(super) frame: Vn2vnFrame,
+    pub(super) frame_bytes: usize,
+}
+
+pub(super) struct Segment {
+    pub(super) now_ns: u64,
+    pub(super) stations: Vec<Station>,
+    pub(super) faults: Faults,
+    /// Whether senders hear their own frames.
+    pub(super) echoes: bool,
+    pub(super) sent: Vec<Sent>,
+    flying: BinaryHeap<Reverse<Flying>>,
+    count: u64,
+    rng: Rng,
+}
+
+impl Segment {
+    /// Stopped stations; the clock does not begin at 0.
+    pub(super) fn new(configs: Vec<Vn2vnConfig>, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let station = |config| Station {
+            machine: Vn2vn::new(config, rng.next()),
+            events: Vec::new(),
+            side: 0,
+            mtu_bytes: usize::MAX,
+        };
+        Self {
+            now_ns: 1_000 * S,
+            stations: configs.into_iter().map(station).collect(),
+            faults: Faults::default(),
+            echoes: false,
+            sent: Vec::new(),
+            flying: BinaryHeap::new(),
+            count: 0,
+            rng: Rng::new(!seed),
+        }
+    }
+
+    /// All started and up, with everything on its way arrived.
+    pub(super) fn up(configs: Vec<Vn2vnConfig>, seed: u64) -> Self {
+        let mut segment = Self::new(configs, seed);
+        for station in 0..segment.stations.len() {
+            segment.start(station);
+        }
+        segment.advance(3 * S);
+        for station in 0..segment.stations.len() {
+            assert_eq!(segment.state(station), Vn2vnState::Up, "station {station}");
+        }
+        segment
+    }
+
+    pub(super) fn start(&mut self, station: usize) {
+        self.stations[station].machine.start(self.now_ns);
+        self.drain(station);
+    }
+
+    pub(super) fn stop(&mut self, station: usize) {
+        self.stations[station].machine.stop(self.now_ns);
+        self.drain(station);
+    }
+
+    /// A frame arrives at one station, whatever its destination.
+    pub(super) fn inject(&mut self, station: usize, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        self.stations[station].machine.handle_frame(now_ns, bytes);
+        self.drain(station);
+    }
+
+    /// Time passes.
+    pub(super) fn advance(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        loop {
+            let timeouts = self.stations.iter().enumerate();
+            let timeouts = timeouts.filter_map(|(at, s)| Some((s.machine.poll_timeout()?, at)));
+            let timeout = timeouts.min().filter(|(at_ns, _)| *at_ns <= end_ns);
+            let arrival = self.flying.peek().map(|Reverse((at_ns, ..))| *at_ns);
+            let arrival = arrival.filter(|at_ns| *at_ns <= end_ns);
+            match (arrival, timeout) {
+                (Some(at_ns), timeout) if timeout.is_none_or(|(due_ns, _)| at_ns <= due_ns) => {
+                    let Some(Reverse((_, _, to, bytes))) = self.flying.pop() else {
+                        unreachable!("just seen");
+                    };
+                    self.now_ns = at_ns.max(self.now_ns);
+                    self.inject(to, &bytes);
+                }
+                (_, Some((due_ns, station))) => {
+                    self.now_ns = due_ns.max(self.now_ns);
+                    let machine = &mut self.stations[station].machine;
+                    machine.handle_timeout(self.now_ns);
+                    let next = machine.poll_timeout();
+                    assert!(next.is_none_or(|ns| ns > self.now_ns), "it is still due");
+                    self.drain(station);
+                }
+                _ => break,
+            }
+        }
+        self.now_ns = end_ns;
+    }
+
+    /// Sends what a station has to send, and takes what it has to tell.
+    fn drain(&mut self, from: usize) {
+        while let Some(outbound) = self.stations[from].machine.poll_outbound() {
+            let mut bytes = vec![0xEE; outbound.frame_bytes];
+            let written = outbound.emit(&mut bytes);
+            assert_eq!(written, Ok(outbound.frame_bytes));
+            let parsed = FipView::parse(&bytes).and_then(|view| view.vn2vn());
+            assert_eq!(parsed, Ok(outbound.frame));
+            self.sent.push(Sent {
+                at_ns: self.now_ns,
+                from,
+                dst: outbound.dst,
+                frame: outbound.frame,
+                frame_bytes: outbound.frame_bytes,
+            });
+            self.transmit(from, outbound.dst, &bytes);
+        }
+        while let Some(event) = self.stations[from].machine.poll_event() {
+            self.stations[from].events.push(event);
+        }
+    }
+
+    fn transmit(&mut self, from: usize, dst: MacAddress, bytes: &[u8]) {
+        for to in 0..self.stations.len() {
+            let is_for_it = dst == ALL || dst == self.stations[to].machine.config().enode_mac;
+            let is_heard = (to != from || self.echoes)
+                && self.stations[to].side == self.stations[from].side
+                && bytes.len() <= self.stations[to].mtu_bytes.saturating_add(14);
+            if is_for_it && is_heard {
+                self.fly(to, bytes.to_vec());
+            }
+        }
+    }
+
+    fn fly(&mut self, to: usize, mut bytes: Vec<u8>) {
+        if self.rng.chance(self.faults.loss) {
+            return;
+        }
+        if self.rng.chance(self.faults.corrupt) {
+            let at = self.rng.below(bytes.len() as u64) as usize;
+            bytes[at] ^= 1 << self.rng.below(8);
+        }
+        let copies = if self.rng.chance(self.faults.duplicate) {
+            2
+        } else {
+            1
+        };
+        for _ in 0..copies {
+            let mut at_ns = self.now_ns + 5_000;
+            if self.rng.chance(self.faults.late) {
+                at_ns += self.rng.below(S);
+            }
+            self.count += 1;
+            self.flying
+                .push(Reverse((at_ns, self.count, to, bytes.clone())));
+        }
+    }
+
+    pub(super) fn state(&self, station: usize) -> Vn2vnState {
+        self.stations[station].machine.state()
+    }
+
+    pub(super) fn id(&self, station: usize) -> NPortId {
+        self.stations[station].machine.id().expect("it has one")
+    }
+
+    pub(super) fn count(&self, station: usize, counter: Vn2vnCounter) -> u64 {
+        self.stations[station].machine.counters().get(counter)
+    }
+
+    pub(super) fn events(&mut self, station: usize) -> Vec<Vn2vnEvent> {
+        core::mem::take(&mut self.stations[station].events)
+    }
+
+    pub(super) fn neighbours(&self, station: usize) -> Vec<Neighbour> {
+        let mut neighbours: Vec<_> = self.stations[station]
+            .machine
+            .neighbours()
+            .copied()
+            .collect();
+        neighbours.sort_by_key(|neighbour| neighbour.port_name);
+        neighbours
+    }
+
+    /// What was sent since the last time, in a form to compare.
+    pub(super) fn told(&mut self) -> Vec<String> {
+        let sent = core::mem::take(&mut self.sent);
+        sent.iter().map(describe).collect()
+    }
+}
+
+/// Station, kind, destination.
+fn describe(sent: &Sent) -> String {
+    let kind = match sent.frame.message {
+        Vn2vnMessage::ProbeRequest => "probe",
+        Vn2vnMessage::ProbeReply => "probe reply",
+        Vn2vnMessage::ClaimNotification(_) => "claim",
+        Vn2vnMessage::ClaimResponse(_) => "claim response",
+        Vn2vnMessage::Beacon => "beacon",
+    };
+    let to = if sent.dst == ALL {
+        "all".to_string()
+    } else {
+        sent.dst.to_string()
+    };
+    format!("{} {kind} to {to}", sent.from)
+}

@@ -1,0 +1,282 @@
+//! Many stations on bad links.
+//!
+//! Stations, most of which want the same N_Port_ID, start, stop and are cut off from each other
+//! at random while the link loses, doubles, delays and damages frames. Then the link heals, and
+//! in the end:
+//!
+//! * Every station that runs is up, and no two have the same N_Port_ID.
+//! * Everyone knows exactly the others that run, with their N_Port_ID, and was told of each.
+//! * Restarts are few; nothing is sent but beacons; no table has grown.
+
+use std::collections::BTreeMap;
+
+use fcvi_frame::fc::NPortId;
+
+use super::segment::{ALL, Faults, MS, S, Segment, config, enode};
+use crate::testkit::rng::Rng;
+use crate::vn2vn::{Neighbour, Vn2vnConfig, Vn2vnCounter, Vn2vnEvent, Vn2vnState};
+
+/// Restarts that a single station may need while the link is bad.
+const MAX_RESTARTS: u64 = 20;
+
+#[derive(Debug, Default)]
+struct Tally {
+    stations: u64,
+    restarts: u64,
+    defended: u64,
+    gone: u64,
+    reduced: u64,
+}
+
+/// What an owner knows who believes every event.
+#[derive(Debug, Default)]
+struct Owner {
+    id: Option<NPortId>,
+    is_up: bool,
+    found: BTreeMap<u64, NPortId>,
+    heard: BTreeMap<u64, Neighbour>,
+}
+
+impl Owner {
+    /// Events must make sense one after the other.
+    fn hear(&mut self, event: Vn2vnEvent, what: &str) {
+        match event {
+            Vn2vnEvent::Claimed(id) => {
+                assert!(self.id.is_none(), "{what}: claimed twice");
+                self.id = Some(id);
+            }
+            Vn2vnEvent::Up(id) => {
+                assert_eq!((self.id, self.is_up), (Some(id), false), "{what}");
+                self.is_up = true;
+            }
+            Vn2vnEvent::Lost => {
+                assert!(self.id.is_some(), "{what}: lost what it did not have");
+                *self = Self::default();
+            }
+            Vn2vnEvent::NeighbourFound(n) => {
+                assert!(self.id.is_some() && Some(n.id) != self.id, "{what}");
+                assert!(!self.found.values().any(|id| *id == n.id), "{what}: {n:?}");
+                let before = self.found.insert(n.port_name, n.id);
+                assert_eq!(before, None, "{what}: found twice");
+            }
+            Vn2vnEvent::NeighbourHeard(n) => {
+                assert!(self.is_up, "{what}: heard before it was up");
+                assert_eq!(self.found.get(&n.port_name), Some(&n.id), "{what}");
+                assert!(n.data_field_bytes() >= 256, "{what}: {n:?}");
+                assert_eq!(self.heard.insert(n.port_name, n), None, "{what}");
+            }
+            Vn2vnEvent::NeighbourGone { port_name, id, .. } => {
+                assert_eq!(self.found.remove(&port_name), Some(id), "{what}");
+                self.heard.remove(&port_name);
+            }
+        }
+    }
+}
+
+struct Simulation {
+    segment: Segment,
+    owners: Vec<Owner>,
+    rng: Rng,
+    what: String,
+}
+
+impl Simulation {
+    fn new(seed: u64, faults: Faults) -> Self {
+        let mut rng = Rng::new(seed);
+        let stations = 2 + rng.below(9) as u8;
+        let configs = (0..stations).map(|number| {
+            // Most want 00.00.07, some share an interface, some take smaller frames.
+            let low = if rng.below(4) == 0 {
+                rng.next() as u16
+            } else {
+                7
+            };
+            let interface = if rng.below(4) == 0 { 0 } else { number };
+            Vn2vnConfig {
+                enode_mac: enode(interface),
+                max_fcoe_bytes: [2158, 2158, 1500, 1000][rng.below(4) as usize],
+                ..config(number + 1, low)
+            }
+        });
+        let configs: Vec<_> = configs.collect();
+        let owners = configs.iter().map(|_| Owner::default()).collect();
+        let mut segment = Segment::new(configs, seed);
+        segment.faults = faults;
+        segment.echoes = rng.below(2) == 0;
+        Self {
+            segment,
+            owners,
+            rng,
+            what: format!("seed {seed:#x}, {faults:?}"),
+        }
+    }
+
+    fn advance(&mut self, ns: u64) {
+        self.segment.advance(ns);
+        for (station, owner) in self.owners.iter_mut().enumerate() {
+            for event in self.segment.events(station) {
+                owner.hear(event, &self.what);
+            }
+        }
+    }
+
+    fn disturb(&mut self) {
+        let station = self.rng.below(self.owners.len() as u64) as usize;
+        match self.rng.below(8) {
+            0 => self.segment.stop(station),
+            1 => self.segment.stations[station].side = self.rng.below(2) as u8,
+            _ => self.segment.start(station),
+        }
+        let pause_ns = match self.rng.below(4) {
+            0 => self.rng.below(30 * S),
+            1 => self.rng.below(S),
+            _ => self.rng.below(100 * MS),
+        };
+        self.advance(pause_ns);
+    }
+
+    fn heal(&mut self) {
+        self.segment.faults = Faults::default();
+        for station in &mut self.segment.stations {
+            station.side = 0;
+        }
+        self.advance(90 * S);
+    }
+
+    fn judge(&mut self, tally: &mut Tally) {
+        let what = self.what.clone();
+        let stations = 0..self.owners.len();
+        let is_running = |station: &usize| self.segment.state(*station) != Vn2vnState::Stopped;
+        let running: Vec<usize> = stations.clone().filter(is_running).collect();
+        let ids: BTreeMap<u64, NPortId> = running
+            .iter()
+            .map(|station| {
+                assert_eq!(self.segment.state(*station), Vn2vnState::Up, "{what}");
+                let machine = &self.segment.stations[*station].machine;
+                (machine.config().port_name, self.segment.id(*station))
+            })
+            .collect();
+        let mut unique: Vec<_> = ids.values().collect();
+        unique.sort();
+        unique.dedup();
+        assert_eq!(unique.len(), running.len(), "{what}: {ids:?}");
+        for station in &running {
+            self.judge_station(*station, &ids);
+        }
+        for station in stations {
+            let count = |counter| self.segment.count(station, counter);
+            tally.stations += 1;
+            tally.restarts += count(Vn2vnCounter::Restarts);
+            tally.defended += count(Vn2vnCounter::Defended);
+            tally.gone += count(Vn2vnCounter::Gone);
+            tally.reduced += count(Vn2vnCounter::PathReduced);
+            let restarts = count(Vn2vnCounter::Restarts);
+            assert!(restarts <= MAX_RESTARTS, "{what}: {restarts} restarts");
+        }
+        // A quiet minute: beacons, and nothing else.
+        self.segment.sent.clear();
+        self.advance(60 * S);
+        let beacons = self.segment.sent.iter().filter(|s| s.dst == ALL);
+        let beacons = beacons.filter(|s| s.frame.message.subcode() == 5).count();
+        assert_eq!(
+            beacons,
+            self.segment.sent.len(),
+            "{what}: {:?}",
+            self.segment.sent
+        );
+        assert!(beacons <= 8 * running.len(), "{what}");
+    }
+
+    fn judge_station(&self, station: usize, ids: &BTreeMap<u64, NPortId>) {
+        let what = &self.what;
+        let machine = &self.segment.stations[station].machine;
+        let own = machine.config().port_name;
+        let others: BTreeMap<u64, NPortId> = ids
+            .iter()
+            .filter(|(name, _)| **name != own)
+            .map(|(name, id)| (*name, *id))
+            .collect();
+        let known: BTreeMap<u64, NPortId> =
+            machine.neighbours().map(|n| (n.port_name, n.id)).collect();
+        assert_eq!(known, others, "{what}: station {station}");
+        let owner = &self.owners[station];
+        assert_eq!(owner.id, Some(self.segment.id(station)), "{what}");
+        assert!(owner.is_up, "{what}");
+        assert_eq!(owner.found, others, "{what}: told");
+        let heard: BTreeMap<u64, Neighbour> =
+            machine.neighbours().map(|n| (n.port_name, *n)).collect();
+        assert_eq!(owner.heard, heard, "{what}: told");
+        for neighbour in heard.values() {
+            let full = neighbour
+                .max_fcoe_bytes
+                .min(machine.config().max_fcoe_bytes);
+            let path = neighbour.path_fcoe_bytes.expect("it was heard");
+            assert!(
+                path == full || path == full.min(1_500),
+                "{what}: {neighbour:?}"
+            );
+        }
+        assert_eq!(machine.places(), (256, 64), "{what}");
+    }
+}
+
+fn simulate(seeds: u64, faults: Faults) -> Tally {
+    let mut tally = Tally::default();
+    for seed in 0..seeds {
+        let mut simulation = Simulation::new(0x0D15_C000 + seed, faults);
+        for _ in 0..40 {
+            simulation.disturb();
+        }
+        simulation.heal();
+        simulation.judge(&mut tally);
+    }
+    println!("{faults:?}: {tally:?}");
+    tally
+}
+
+#[test]
+fn stations_agree_in_the_end_on_good_and_bad_links() {
+    let none = Faults::default();
+    let links = [
+        none,
+        Faults {
+            loss: 100_000,
+            ..none
+        },
+        Faults {
+            duplicate: 300_000,
+            late: 300_000,
+            ..none
+        },
+        Faults {
+            loss: 300_000,
+            duplicate: 100_000,
+            late: 200_000,
+            corrupt: 50_000,
+        },
+    ];
+    for faults in links {
+        let tally = simulate(100, faults);
+        assert!(tally.restarts > 100 && tally.defended > 0, "{tally:?}");
+        assert!(tally.gone > 100, "{tally:?}");
+    }
+}
+
+/// All at once, all with the same wish: the time until all are up, and what it took.
+#[test]
+fn sixty_four_stations_that_want_the_same_id_are_up_within_seconds() {
+    let configs = (0..64).map(|number| config(number + 1, 7)).collect();
+    let mut segment = Segment::new(configs, 15);
+    for station in 0..64 {
+        segment.start(station);
+    }
+    segment.advance(5 * S);
+    let mut ids: Vec<_> = (0..64).map(|station| segment.id(station)).collect();
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 64);
+    for station in 0..64 {
+        assert_eq!(segment.neighbours(station).len(), 63);
+        assert!(segment.count(station, Vn2vnCounter::Restarts) <= 3);
+    }
+}

@@ -1,0 +1,164 @@
+//! Frames checked, and what they mean.
+
+use fcvi_frame::MacAddress;
+use fcvi_frame::error::Field;
+use fcvi_frame::fip::{FipView, Vn2vnFrame, Vn2vnMessage, VnPort};
+
+use super::config::{MIN_FCOE_PDU_BYTES, is_vn2vn_id};
+use super::counters::Vn2vnCounter;
+use super::neighbour::{Beaconed, Neighbour, Source};
+use super::outbound::Answer;
+use super::{Input, Vn2vn, Vn2vnState};
+
+/// A frame that may be believed as far as one can see.
+struct Received {
+    frame: Vn2vnFrame,
+    to_all: bool,
+    pdu_bytes: usize,
+}
+
+impl Vn2vn {
+    /// Takes a FIP frame, from the destination address to the last byte before the Ethernet
+    /// check sum. Link services are not for this machine, and counted if they come here.
+    pub fn handle_frame(&mut self, now_ns: u64, bytes: &[u8]) {
+        match self.check(bytes) {
+            Ok(received) => {
+                self.counters.count(Vn2vnCounter::Rx);
+                self.apply(now_ns, &received);
+                self.reschedule();
+            }
+            Err(reason) => self.counters.count(reason),
+        }
+    }
+
+    fn check(&self, bytes: &[u8]) -> Result<Received, Vn2vnCounter> {
+        if self.state == Vn2vnState::Stopped {
+            return Err(Vn2vnCounter::DropStopped);
+        }
+        let view = FipView::parse(bytes).map_err(|_| Vn2vnCounter::DropMalformed)?;
+        let dst = view.ethernet.dst;
+        let to_all = dst == MacAddress::ALL_VN2VN;
+        if !to_all && dst != self.config.enode_mac {
+            return Err(Vn2vnCounter::DropBadDestination);
+        }
+        let frame = view.vn2vn().map_err(|error| match error.field {
+            Field::FipOperation => Vn2vnCounter::DropOtherOperation,
+            _ => Vn2vnCounter::DropBadDescriptor,
+        })?;
+        let VnPort { enode_mac, id, .. } = frame.port;
+        if !is_vn2vn_id(id.n_port_id) || id.port_name == 0 {
+            return Err(Vn2vnCounter::DropBadIdentity);
+        }
+        if view.ethernet.src != frame.src()
+            || enode_mac.is_multicast()
+            || id.mac != MacAddress::vn2vn(id.n_port_id)
+        {
+            return Err(Vn2vnCounter::DropBadAddress);
+        }
+        if id.port_name == self.config.port_name && enode_mac == self.config.enode_mac {
+            return Err(Vn2vnCounter::DropOwn);
+        }
+        let claim = frame.message.claim();
+        if claim.is_some_and(|claim| claim.max_fcoe_bytes < MIN_FCOE_PDU_BYTES) {
+            return Err(Vn2vnCounter::DropTooSmall);
+        }
+        Ok(Received {
+            frame,
+            to_all,
+            pdu_bytes: view.pdu_bytes,
+        })
+    }
+
+    /// Whether a port has less right to an N_Port_ID than we: the larger name has more. A port
+    /// that bears our own name is told from us by its interface.
+    fn yields(&self, port: &VnPort) -> bool {
+        let theirs = (port.id.port_name, port.enode_mac);
+        theirs < (self.config.port_name, self.config.enode_mac)
+    }
+
+    fn apply(&mut self, now_ns: u64, received: &Received) {
+        let Received { frame, .. } = received;
+        let port = &frame.port;
+        let is_probe = matches!(
+            frame.message,
+            Vn2vnMessage::ProbeRequest | Vn2vnMessage::ProbeReply
+        );
+        let is_duplicate = port.id.port_name == self.config.port_name;
+        if is_duplicate {
+            self.counters.count(Vn2vnCounter::DropDuplicateName);
+        }
+        let is_response = matches!(frame.message, Vn2vnMessage::ClaimResponse(_));
+        if frame.recorded && !is_probe && !is_response {
+            // Whether it may have its N_Port_ID is not ours to judge: ask who else has ours.
+            if self.answers.allow(now_ns, &mut self.counters) {
+                self.broadcasts.probe = true;
+            }
+        } else if port.id.n_port_id == self.id {
+            self.about_our_id(now_ns, frame);
+        } else if is_probe {
+            self.counters.count(Vn2vnCounter::DropOtherId);
+        } else if !self.has_id() {
+            self.counters.count(Vn2vnCounter::DropTooEarly);
+        } else if !is_duplicate {
+            self.about_neighbour(now_ns, received);
+        }
+    }
+
+    fn about_our_id(&mut self, now_ns: u64, frame: &Vn2vnFrame) {
+        let port = &frame.port;
+        let input = match frame.message {
+            Vn2vnMessage::ProbeRequest => Input::Probed {
+                enode_mac: port.enode_mac,
+                yields: self.yields(port) && !frame.recorded,
+            },
+            Vn2vnMessage::ProbeReply => Input::Refused,
+            Vn2vnMessage::ClaimNotification(_)
+            | Vn2vnMessage::ClaimResponse(_)
+            | Vn2vnMessage::Beacon => Input::Taken {
+                yields: self.yields(port),
+            },
+        };
+        self.step(now_ns, input);
+    }
+
+    fn about_neighbour(&mut self, now_ns: u64, received: &Received) {
+        let port = &received.frame.port;
+        let (claim, source) = match received.frame.message {
+            Vn2vnMessage::ClaimNotification(claim) => {
+                let size_bytes = claim.max_fcoe_bytes.min(self.config.fcoe_bytes());
+                let answer = Answer::Claim(port.enode_mac, size_bytes);
+                self.answers.push(now_ns, answer, &mut self.counters);
+                if received.to_all {
+                    (claim, Source::Notification)
+                } else {
+                    (claim, Source::PathTest)
+                }
+            }
+            Vn2vnMessage::ClaimResponse(claim) => {
+                let pdu_bytes = received.pdu_bytes;
+                (claim, Source::Response { pdu_bytes })
+            }
+            Vn2vnMessage::Beacon => return self.beaconed(now_ns, port),
+            // A probe is about an N_Port_ID, not about its sender.
+            Vn2vnMessage::ProbeRequest | Vn2vnMessage::ProbeReply => return,
+        };
+        let neighbour = Neighbour::new(port, &claim);
+        let (config, counters) = (&self.config, &mut self.counters);
+        self.neighbours
+            .claimed(now_ns, neighbour, source, config, counters);
+    }
+
+    fn beaconed(&mut self, now_ns: u64, port: &VnPort) {
+        let said_lately = now_ns.saturating_sub(self.claimed_ns) < self.config.announce_wait_ns;
+        match self.neighbours.beaconed(now_ns, port, &self.config) {
+            Beaconed::Known => {}
+            Beaconed::NoRoom => self.counters.count(Vn2vnCounter::DropNeighboursFull),
+            Beaconed::Unknown if self.state == Vn2vnState::Up && !said_lately => {
+                if self.answers.allow(now_ns, &mut self.counters) {
+                    self.claim(now_ns);
+                }
+            }
+            Beaconed::Unknown => {}
+        }
+    }
+}
