@@ -73,6 +73,11 @@ impl Default for RecoveryConfig {
 }
 
 /// Frames of a message of so many bytes: one at least.
+#[inline]
 pub(crate) fn frames_of(length_bytes: u32, room: u32) -> u32 {
-    length_bytes.div_ceil(room.max(1)).max(1)
+    if length_bytes <= room {
+        // Most messages are short, and a division is slow.
+        return 1;
+    }
+    length_bytes.div_ceil(room.max(1))
 }

@@ -120,6 +120,27 @@ impl RxRecovery {
 }
 
 impl RxStream {
+    /// Is this the next message, in one frame, while nothing is missing and nothing open? Most
+    /// are.
+    #[inline]
+    fn takes_whole(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> bool {
+        let at = self.position();
+        let next = self.message.is_none() && self.expected == iu.header.msg_id;
+        let Some(recovery) = self.recovery.as_mut().filter(|_| next) else {
+            return false;
+        };
+        let whole = frame.sof == Sof::I3
+            && frame.fc.parameter == 0
+            && frame.fc.f_ctl.contains(FCtl::END_SEQUENCE)
+            && iu.payload.len() as u64 <= u64::from(recovery.room(iu.header.opcode));
+        let takes = whole && recovery.ahead.is_empty() && !recovery.islands.saw_beyond(at);
+        if takes {
+            recovery.islands.goes_on_whole();
+            recovery.telling.at = Sequence::answering(&frame.fc);
+        }
+        takes
+    }
+
     /// How far messages are whole.
     pub(crate) fn position(&self) -> Position {
         let open = self.message.as_ref();
@@ -160,6 +181,14 @@ impl Engine {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
+        if ep.rx.takes_whole(frame, iu) {
+            if self.start_message(now_ns, vi, frame, iu, host) {
+                self.take_fragment(now_ns, vi, frame, iu, host);
+            }
+            let again = frame.fc.f_ctl.contains(FCtl::RETRANSMITTED);
+            self.owe_acknowledgement(now_ns, vi, iu.payload.len() as u32, again, host);
+            return;
+        }
         let at = ep.rx.position();
         let Some(run) = ep.rx.recovery.as_ref().and_then(|r| r.run_of(frame, iu)) else {
             self.counters.count(Counter::DropBadIu);

@@ -152,6 +152,13 @@ impl Islands {
         self.seen.is_some_and(ahead)
     }
 
+    /// All that came is whole, and a message behind it comes as a whole.
+    #[inline]
+    pub(crate) fn goes_on_whole(&mut self) {
+        // Two thousand million messages later it would seem to be ahead.
+        self.seen = None;
+    }
+
     /// Writes the gaps between this position and the furthest frame that came, oldest first, as
     /// far as one report holds them; returns how many.
     pub(crate) fn missing(&self, at: Position, out: &mut [MissingRange; MAX_RANGES]) -> usize {

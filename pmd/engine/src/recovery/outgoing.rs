@@ -429,6 +429,9 @@ impl TxStream {
 
     /// Forgets what need not be sent again any more.
     fn forget_repairs(&mut self) {
+        if (self.recovery.as_ref()).is_none_or(|recovery| recovery.repairs.is_empty()) {
+            return;
+        }
         let Some(mut recovery) = self.recovery.take() else {
             return;
         };

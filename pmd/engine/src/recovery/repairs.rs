@@ -69,6 +69,12 @@ impl Repairs {
         asked
     }
 
+    /// Is nothing to be sent again, nor was lately?
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     /// What is to be sent again next.
     pub(crate) fn next(&self) -> Option<Repair> {
         self.list.iter().find(|r| r.sent_ns.is_none()).copied()
