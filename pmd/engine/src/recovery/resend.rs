@@ -1,5 +1,5 @@
-//! Frames sent again: byte for byte what they were, but for the bit that says so, and the place
-//! from which on a read is to go on.
+//! Frames sent again: byte for byte what they were, but for the bit that says so, the
+//! acknowledgement that one carried, and the place from which on a read is to go on.
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::flags::message_request;
