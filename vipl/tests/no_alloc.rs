@@ -4,6 +4,7 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use common::{End, PATIENCE, connect, pattern};
@@ -12,6 +13,10 @@ use vipl::{Completed, Descriptor, Operation, RdmaAccess, ReliabilityLevel, Resul
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
+
+/// All opens of a NIC are served by whoever polls it: one test at a time, or the one would count what the other's
+/// connections take.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Counts what each thread asks of the system's allocator.
 struct Counting;
@@ -72,6 +77,7 @@ fn allocations_of(mut exchange: impl FnMut(usize)) -> u64 {
 
 #[test]
 fn messages_allocate_nothing() {
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for level in LEVELS {
         let (client, server) = ends(level);
         for size in [8, 4096, 65_536] {
@@ -93,6 +99,7 @@ fn messages_allocate_nothing() {
 #[test]
 fn reads_allocate_nothing() {
     const AT_A_TIME: usize = 20;
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     for level in LEVELS {
         let (reader, target) = ends(level);
         let readable = RdmaAccess {

@@ -12,7 +12,8 @@
 //! As many of each are remembered as [`REMEMBERED`]. If more end within R_A_TOV, the oldest are
 //! left to what else tells them: random bits, and that nobody answers a late RESP1 with RESP2.
 
-use std::collections::{BTreeSet, VecDeque};
+use core::hash::Hash;
+use std::collections::{HashSet, VecDeque};
 
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
@@ -25,20 +26,22 @@ use crate::synonym::{Check, skips};
 /// Handles, and requests, that are remembered as dead, at most.
 pub(crate) const REMEMBERED: usize = 1 << 14;
 
-/// Identifiers that ended less than R_A_TOV ago.
+/// Identifiers that ended less than R_A_TOV ago. Allocates nothing after it was made: connections
+/// come and go beside messages.
 #[derive(Debug)]
 pub(crate) struct Dead<K> {
     /// Until when each is dead, oldest first.
     order: VecDeque<(u64, K)>,
-    known: BTreeSet<K>,
+    known: HashSet<K>,
     r_a_tov_ns: u64,
 }
 
-impl<K: Copy + Ord> Dead<K> {
+impl<K: Copy + Eq + Hash> Dead<K> {
     pub(crate) fn new(r_a_tov_ns: u64) -> Self {
         Self {
-            order: VecDeque::new(),
-            known: BTreeSet::new(),
+            order: VecDeque::with_capacity(REMEMBERED),
+            // Half full at most, it is put in order again where it is.
+            known: HashSet::with_capacity(2 * REMEMBERED),
             r_a_tov_ns,
         }
     }
@@ -125,6 +128,19 @@ mod tests {
         assert!(dead.has(1004, 77) && !dead.has(1004, 78));
         assert!(!dead.has(1005, 77));
         assert!(dead.order.is_empty() && dead.known.is_empty());
+    }
+
+    #[test]
+    fn nothing_grows_however_many_come_and_go() {
+        let mut dead = Dead::new(1000);
+        let capacities = |dead: &Dead<usize>| (dead.order.capacity(), dead.known.capacity());
+        let first = capacities(&dead);
+        for key in 0..10 * REMEMBERED {
+            dead.add(key as u64 / 20, key);
+        }
+        assert_eq!(dead.order.len(), REMEMBERED);
+        let last = capacities(&dead);
+        assert!(last.0 == first.0 && last.1 <= first.1, "{first:?} {last:?}");
     }
 
     #[test]
