@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_iu<H: Host>(
         &mut self,
         now_ns: u64,
@@ -86,7 +86,7 @@ impl Engine {
     }
 
     /// The endpoint that a frame's handle and S_ID name, if a message may reach it.
-    #[inline]
+    #[inline(always)]
     fn message_endpoint(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ViIndex> {
         let slot = (iu.header.handle & 0xFFFF) as usize;
         let ep = self.endpoints.get(slot).and_then(Option::as_ref);
@@ -111,7 +111,7 @@ impl Engine {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_message_frame<H: Host>(
         &mut self,
         now_ns: u64,
@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Opens the message of a SOFi3 frame; false if the frame is dropped.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start_message<H: Host>(
         &mut self,
         now_ns: u64,
@@ -191,7 +191,7 @@ impl Engine {
 
     /// Is this the message that is expected? Ends the one before it if that lacks frames, and
     /// notices those that never came. False if the frame is dropped, or the VI broke.
-    #[inline]
+    #[inline(always)]
     fn is_next_message<H: Host>(
         &mut self,
         now_ns: u64,
@@ -237,7 +237,7 @@ impl Engine {
     }
 
     /// Claims the receive descriptor of a send. False if the VI broke.
-    #[inline]
+    #[inline(always)]
     fn open_receive<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> bool {
         match host.claim_receive(vi) {
             Claim::Ready { capacity_bytes } => {
@@ -349,7 +349,7 @@ impl Engine {
     }
 
     /// Places the bytes of an accepted frame and, with the last one, completes the message.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take_fragment<H: Host>(
         &mut self,
         now_ns: u64,
@@ -416,7 +416,7 @@ impl Engine {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish_message<H: Host>(
         &mut self,
         now_ns: u64,

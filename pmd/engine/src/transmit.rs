@@ -159,10 +159,12 @@ impl Engine {
             let step = if answer {
                 self.send_answer(now_ns, vi, host)
             } else if tx.message.is_some() {
-                if tx.tracked && self.waits_for_window(now_ns, vi) {
+                if !tx.tracked {
+                    self.send_fragment::<H, false>(now_ns, vi, host)
+                } else if self.waits_for_window(now_ns, vi) {
                     Step::Nothing
                 } else {
-                    self.send_fragment(now_ns, vi, host)
+                    self.send_fragment::<H, true>(now_ns, vi, host)
                 }
             } else {
                 self.send_next(now_ns, vi, host)
@@ -197,7 +199,8 @@ impl Engine {
             Operation::Write { .. } => tx.write_payload_bytes,
             Operation::Read { remote } => return self.send_read(now_ns, vi, work, remote, host),
         };
-        if (tx.tracked || !work.fault.is_ok())
+        let tracked = tx.tracked;
+        if (tracked || !work.fault.is_ok())
             && let Some(step) = self.hold_back(now_ns, vi, &work, host)
         {
             return step;
@@ -206,7 +209,11 @@ impl Engine {
             return Step::Blocked;
         };
         if work.length_bytes <= room {
-            return self.send_whole(now_ns, vi, &work, exchange, host);
+            return if tracked {
+                self.send_whole_tracked(now_ns, vi, &work, exchange, host)
+            } else {
+                self.send_whole::<H, false>(now_ns, vi, &work, exchange, host)
+            };
         }
         let Some(tx) = self.tx_mut(vi) else {
             return Step::Broken;
@@ -219,13 +226,30 @@ impl Engine {
             next_seq_cnt: exchange.seq_cnt,
         });
         tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
-        self.send_fragment(now_ns, vi, host)
+        if tracked {
+            self.send_fragment::<H, true>(now_ns, vi, host)
+        } else {
+            self.send_fragment::<H, false>(now_ns, vi, host)
+        }
+    }
+
+    /// Apart, so that what is not tracked pays nothing for what is.
+    #[inline(never)]
+    fn send_whole_tracked<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        work: &SendWork,
+        exchange: Exchange,
+        host: &mut H,
+    ) -> Step {
+        self.send_whole::<H, true>(now_ns, vi, work, exchange, host)
     }
 
     /// Sends a message that fits into one frame. Nothing of it is remembered: if the port
     /// has no room it starts anew.
     #[inline(always)]
-    fn send_whole<H: Host>(
+    fn send_whole<H: Host, const TRACKED: bool>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -248,7 +272,7 @@ impl Engine {
             next_seq_cnt: exchange.seq_cnt,
         };
         let mut per_frame = per_frame(&message, tx.framing, work.length_bytes, true);
-        let acknowledges = tx.tracked && rx.acknowledge_in(&mut per_frame);
+        let acknowledges = TRACKED && rx.acknowledge_in(&mut per_frame);
         match host.transmit_data(vi, template, &per_frame, work.length_bytes, true) {
             Transmit::Sent if acknowledges => {
                 self.counters.count(Counter::TxAcknowledgementsCarried);
@@ -265,17 +289,21 @@ impl Engine {
             }
         }
         tx.next_msg_id = tx.next_msg_id.wrapping_add(1);
-        let tracked = tx.tracked;
         self.counters.count(Counter::TxFrames);
         self.counters.count(Counter::TxMessages);
         message.next_seq_cnt = exchange.seq_cnt.wrapping_add(1);
-        self.sent(now_ns, vi, &message, tracked, host);
+        self.sent::<H, TRACKED>(now_ns, vi, &message, host);
         Step::Next
     }
 
     /// Sends the next frame of the open message.
     #[inline]
-    fn send_fragment<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
+    fn send_fragment<H: Host, const TRACKED: bool>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        host: &mut H,
+    ) -> Step {
         let Some((tx, rx)) = self.endpoints.get_mut(vi.slot()).and_then(streams_of) else {
             return Step::Broken;
         };
@@ -290,7 +318,7 @@ impl Engine {
         let payload_bytes = left.min(room);
         let last = payload_bytes == left;
         let mut per_frame = per_frame(message, tx.framing, payload_bytes, last);
-        let acknowledges = tx.tracked && rx.acknowledge_in(&mut per_frame);
+        let acknowledges = TRACKED && rx.acknowledge_in(&mut per_frame);
         match host.transmit_data(vi, template, &per_frame, payload_bytes, last) {
             Transmit::Sent if acknowledges => {
                 self.counters.count(Counter::TxAcknowledgementsCarried);
@@ -306,24 +334,22 @@ impl Engine {
         if last {
             let done = *message;
             tx.message = None;
-            let tracked = tx.tracked;
             self.counters.count(Counter::TxMessages);
-            self.sent(now_ns, vi, &done, tracked, host);
+            self.sent::<H, TRACKED>(now_ns, vi, &done, host);
         }
         Step::Next
     }
 
     /// The last frame of a send or write is with the port.
     #[inline(always)]
-    fn sent<H: Host>(
+    fn sent<H: Host, const TRACKED: bool>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         message: &TxMessage,
-        tracked: bool,
         host: &mut H,
     ) {
-        if tracked {
+        if TRACKED {
             self.sent_tracked(now_ns, vi, message, host);
             return;
         }

@@ -133,7 +133,7 @@ impl Host for Datapath {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn place_receive(
         &mut self,
         vi: ViIndex,

@@ -16,7 +16,6 @@ use fcvi_frame::iu::Opcode;
 use super::RecoveryConfig;
 use super::acknowledge::Telling;
 use super::islands::{Islands, Position, Run};
-use crate::config::MAX_UNANSWERED;
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{Endpoint, Phase, RxKind, RxMessage, RxStream, ViParams};
@@ -179,9 +178,7 @@ impl Engine {
         };
         if ep.rx.takes_whole(frame, iu) {
             self.take_carried_acknowledgement(now_ns, vi, iu, host);
-            if self.start_message(now_ns, vi, frame, iu, host) {
-                self.take_fragment(now_ns, vi, frame, iu, host);
-            }
+            self.take_next(now_ns, vi, true, frame, iu, host);
             let again = frame.fc.f_ctl.contains(FCtl::RETRANSMITTED);
             self.owe_acknowledgement(now_ns, vi, iu.payload.len() as u32, again, host);
             return;
@@ -267,17 +264,29 @@ impl Engine {
         else {
             return;
         };
-        let accepted = match message {
-            Some(open) => {
-                let ours = recovery.is_of(open, frame, iu);
-                if !ours {
-                    self.counters.count(Counter::DropSynonym);
-                }
-                ours
+        let opens = match message {
+            Some(open) if !recovery.is_of(open, frame, iu) => {
+                self.counters.count(Counter::DropSynonym);
+                return;
             }
-            None => self.start_message(now_ns, vi, frame, iu, host),
+            open => open.is_none(),
         };
-        if accepted {
+        self.take_next(now_ns, vi, opens, frame, iu, host);
+    }
+
+    /// The frame that is next in order. Apart from the path without recovery, into which the
+    /// same steps are built whole.
+    #[inline(never)]
+    fn take_next<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        opens: bool,
+        frame: &FrameView<'_>,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        if !opens || self.start_message(now_ns, vi, frame, iu, host) {
             self.take_fragment(now_ns, vi, frame, iu, host);
         }
     }
