@@ -57,6 +57,8 @@ pub(crate) struct ReceiveReap {
     pub(crate) messages: u32,
     pub(crate) bytes: u64,
     pub(crate) flushed: u32,
+    /// Messages since the last one that arrived, of which the wire lost a part: each took a receive.
+    cut: u32,
 }
 
 impl ReceiveReap {
@@ -70,6 +72,7 @@ impl ReceiveReap {
             messages: 0,
             bytes: 0,
             flushed: 0,
+            cut: 0,
         }
     }
 
@@ -82,7 +85,8 @@ impl ReceiveReap {
             self.messages,
             self.bytes,
             self.flushed,
-        ) = (0, 0, 0, 0, 0);
+            self.cut,
+        ) = (0, 0, 0, 0, 0, 0);
     }
 
     /// Takes one completed receive and checks it. False if there is none in time.
@@ -111,7 +115,8 @@ impl ReceiveReap {
             self.check(slot, &completed)
                 .map_err(|error| format!("message {} of {:?}: {error}", self.next, self.stream))?;
         } else if status.is_transport_error() && !slot.shape.is_reliable() {
-            // A message of which the wire lost a part; the connection goes on.
+            // The connection goes on.
+            self.cut += 1;
         } else if status.is_flushed() || status.is_transport_error() {
             // A message that the end of the connection has cut.
             self.flushed += 1;
@@ -202,7 +207,10 @@ impl ReceiveReap {
         if missing > most {
             return Err(format!("number {number} arrived").into());
         }
-        slot.shared.lost.fetch_add(missing, Ordering::SeqCst);
+        let cut = std::mem::take(&mut self.cut);
+        let lost = (missing.checked_sub(cut))
+            .ok_or_else(|| format!("number {number} arrived behind {cut} that were cut"))?;
+        slot.shared.lost.fetch_add(lost, Ordering::SeqCst);
         self.next = number + 1;
         self.messages += 1;
         Ok(())
