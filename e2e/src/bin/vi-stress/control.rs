@@ -11,7 +11,7 @@ use vipl::{
 };
 
 use crate::Failure;
-use crate::books::{Books, EndedBy, Record};
+use crate::books::{Books, EndedBy, Record, Wire};
 use crate::events::Events;
 use crate::header::PeerMemory;
 use crate::pattern::Rng;
@@ -33,6 +33,9 @@ const QUIET: Duration = Duration::from_millis(500);
 const LISTEN: Duration = Duration::from_millis(2);
 /// How long a client waits for an answer.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long a client mostly waits where a request may be lost: those that wait for its repetition keep their other slots
+/// waiting, and a server listens for a moment only.
+const HASTE: Duration = Duration::from_millis(50);
 /// Planned messages of one connection and side, at most.
 const LONGEST: u64 = 600;
 
@@ -309,7 +312,11 @@ impl Control {
             discriminator: Discriminator::new(&name).ok_or("a name that is too long")?,
         };
         let vi = Arc::clone(&lock(&self.slot.send_post).vi);
-        match vi.connect(&local, &remote, Timeout::After(ANSWER)) {
+        let patience = match common.place.wire {
+            Wire::Lossy if rng.chance(800) => HASTE,
+            Wire::Lossy | Wire::Lossless => ANSWER,
+        };
+        match vi.connect(&local, &remote, Timeout::After(patience)) {
             Ok(_) => Ok(true),
             // Nobody has heard of this connection.
             Err(VipError::NoMatch | VipError::NotReachable) => Ok(false),
