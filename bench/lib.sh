@@ -1,10 +1,8 @@
 # What bench/compare and bench/lossy share. Sourced in the root of the workspace.
 # shellcheck shell=bash
 
-# Built for this machine: the peers of a comparison choose their code for the processor at run time.
-TARGET="${CARGO_TARGET_DIR:-$PWD/target}/native"
 # shellcheck disable=SC2034  # for the scripts
-VIBENCH="$TARGET/release/vibench" RUN_LIMIT_S=120
+VIBENCH="${CARGO_TARGET_DIR:-$PWD/target}/release/vibench" RUN_LIMIT_S=120
 
 die() {
     printf '%s: %s\n' "$(basename "$0")" "$1" >&2
@@ -28,8 +26,7 @@ trap 'rm -rf "$WORK"' EXIT
 
 build_vibench() {
     echo "building vibench" >&2
-    RUSTFLAGS="${RUSTFLAGS:-} -C target-cpu=native" \
-        cargo build --locked --release --quiet --target-dir "$TARGET" -p vibench --bin vibench
+    cargo build --locked --release --quiet -p vibench --bin vibench
 }
 
 # note SERIES VALUE
