@@ -3,6 +3,7 @@
 mod carried;
 mod checks;
 mod endings;
+mod order_of_writes;
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, seal};

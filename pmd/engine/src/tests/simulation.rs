@@ -28,16 +28,37 @@ const REGION: u32 = 7;
 /// Read by the other end; the same bytes at both.
 const SOURCE: u32 = 8;
 const MAX_SEND: u64 = 9_000;
+const MAX_WRITE: u64 = 5_000;
+/// Steps of a connection's traffic, each one write at most.
+const STEPS: u64 = 120;
+/// Each write of a connection has a place and bytes of its own.
+const REGION_BYTES: usize = (STEPS * MAX_WRITE) as usize;
 
 /// What was posted on a send queue, for what its completion without error promises.
 #[derive(Clone, Copy, Debug)]
 enum Posted {
     /// The so manieth message that takes a receive descriptor.
     Message(usize),
-    /// A write of so many bytes without immediate data.
+    /// The so manieth write, without immediate data.
     Write(usize),
     /// A read from there.
     Read(usize),
+}
+
+/// An RDMA write into the place of its number.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    length_bytes: usize,
+    /// Messages before it that take a receive descriptor.
+    before: usize,
+    /// It is such a message itself.
+    immediate: bool,
+}
+
+impl Write {
+    fn byte(number: usize) -> u8 {
+        (number % 255) as u8 + 1
+    }
 }
 
 /// One end of a connection.
@@ -46,6 +67,10 @@ struct End {
     vi: ViIndex,
     /// What was sent in this connection, in order: its bytes.
     sent: Vec<Vec<u8>>,
+    /// What was written in this connection, in order.
+    written: Vec<Write>,
+    /// Messages of the other end that were delivered.
+    delivered: usize,
     posted: HashMap<u64, Posted>,
     /// What completed without error.
     well: Vec<Posted>,
@@ -109,6 +134,8 @@ impl Simulation {
             node,
             vi: net.create(node, params(level)),
             sent: Vec::new(),
+            written: Vec::new(),
+            delivered: 0,
             posted: HashMap::new(),
             well: Vec::new(),
             next_send_id: 0,
@@ -118,7 +145,7 @@ impl Simulation {
         };
         for node in [CLIENT, SERVER] {
             let host = &mut net.nodes[node].host;
-            host.register(REGION, 0, CAPACITY as usize);
+            host.register(REGION, 0, REGION_BYTES);
             host.register(SOURCE, 0, CAPACITY as usize);
             let source = host.regions.get_mut(&SOURCE).expect("just registered");
             source.bytes = source_bytes();
@@ -140,10 +167,15 @@ impl Simulation {
     fn connection(&mut self) {
         for end in &mut self.ends {
             end.sent.clear();
+            end.written.clear();
+            end.delivered = 0;
             end.posted.clear();
             end.well.clear();
             end.losses_told = 0;
             end.broken = false;
+            let host = &mut self.net.nodes[end.node].host;
+            let region = host.regions.get_mut(&REGION).expect("registered");
+            region.bytes.fill(0);
         }
         let faults = self.net.wire.faults;
         // Receives may be posted before connecting, and stay.
@@ -208,7 +240,7 @@ impl Simulation {
     }
 
     fn traffic(&mut self) {
-        for _ in 0..self.rng.below(120) {
+        for _ in 0..self.rng.below(STEPS) {
             let at = self.rng.below(2) as usize;
             match self.rng.below(15) {
                 0..5 => self.send(at),
@@ -234,7 +266,12 @@ impl Simulation {
     fn receives(&mut self, at: usize) {
         let (node, vi) = (self.ends[at].node, self.ends[at].vi);
         for _ in 0..4 {
-            self.net.post_receive(node, vi, CAPACITY);
+            // A message that does not fit breaks a reliable connection.
+            let capacity_bytes = match self.rng.below(16) {
+                0 => 3_000,
+                _ => CAPACITY,
+            };
+            self.net.post_receive(node, vi, capacity_bytes);
         }
     }
 
@@ -248,22 +285,28 @@ impl Simulation {
     }
 
     fn write(&mut self, at: usize) {
-        let len = self.rng.below(5_000) as usize;
-        let (immediate, data) = (self.rng.below(2) == 0, vec![at as u8 + 1; len]);
+        let length_bytes = self.rng.below(MAX_WRITE) as usize;
+        let immediate = self.rng.below(2) == 0;
+        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
+        let end = &mut self.ends[at];
+        let number = end.written.len();
+        end.written.push(Write {
+            length_bytes,
+            before: end.sent.len(),
+            immediate,
+        });
         let write = Send {
-            data,
-            remote: Some((0, REGION)),
+            data: vec![Write::byte(number); length_bytes],
+            remote: Some((number as u64 * MAX_WRITE, REGION)),
             immediate: immediate.then_some(at as u32),
             ..Send::default()
         };
-        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
-        let end = &mut self.ends[at];
         let posted = if immediate {
             // It shows itself at the other end as a message without bytes of its own.
             end.sent.push(Vec::new());
             Posted::Message(end.sent.len() - 1)
         } else {
-            Posted::Write(len)
+            Posted::Write(number)
         };
         let id = self.net.post(node, vi, write);
         self.ends[at].posted.insert(id, posted);
@@ -380,6 +423,7 @@ impl Simulation {
         }
         for (receiver, got) in delivered.iter().enumerate() {
             self.tally.delivered += got.len() as u32;
+            self.ends[receiver].delivered = got.len();
             self.judge_completions(1 - receiver, got.len(), &what);
             let sent = &self.ends[1 - receiver].sent;
             match self.level {
@@ -415,28 +459,59 @@ impl Simulation {
         if self.level != Level::ReliableReception && !self.recovery {
             return;
         }
-        let target = &self.net.nodes[1 - node].host.regions[&REGION].bytes;
         for well in &self.ends[at].well {
             match *well {
                 Posted::Message(number) => assert!(number < delivered, "{what}: not placed"),
-                Posted::Write(len) => {
-                    let there = target[..len].iter().all(|b| *b == at as u8 + 1);
-                    assert!(there, "{what}: not written");
+                Posted::Write(number) => {
+                    let there = self.target_of(at, number);
+                    let whole = there.iter().all(|b| *b == Write::byte(number));
+                    assert!(whole, "{what}: not written");
                 }
                 Posted::Read(_) => {}
             }
         }
     }
 
+    /// Where a write of this end goes.
+    fn target_of(&self, at: usize, number: usize) -> &[u8] {
+        let bytes = &self.net.nodes[1 - at].host.regions[&REGION].bytes;
+        let from = number * MAX_WRITE as usize;
+        &bytes[from..from + self.ends[at].written[number].length_bytes]
+    }
+
+    /// Every byte that was written is of the write that goes there. At Reliable Reception there
+    /// is none of a write behind what did not arrive whole (VIPL 2.4).
+    fn judge_writes(&self, at: usize) {
+        let what = &self.what;
+        let delivered = self.ends[1 - at].delivered;
+        let mut whole = true;
+        let mut all = 0;
+        for (number, write) in self.ends[at].written.iter().enumerate() {
+            let there = self.target_of(at, number);
+            let placed = there.iter().filter(|b| **b != 0).count();
+            all += placed;
+            let own = there.iter().all(|b| *b == 0 || *b == Write::byte(number));
+            assert!(own, "{what}: bytes of another write");
+            if self.level != Level::ReliableReception {
+                continue;
+            }
+            whole &= write.before <= delivered;
+            assert!(
+                placed == 0 || whole,
+                "{what}: write {number} behind a failed message"
+            );
+            whole &= placed == write.length_bytes;
+            whole &= !write.immediate || write.before < delivered;
+        }
+        let bytes = &self.net.nodes[1 - at].host.regions[&REGION].bytes;
+        let found = bytes.iter().filter(|b| **b != 0).count();
+        assert_eq!(found, all, "{what}: bytes that nobody wrote");
+    }
+
     fn judge_leftovers(&self) {
         for (at, node) in self.net.nodes.iter().enumerate() {
             let what = &self.what;
-            let pattern = 2 - at as u8;
-            let bytes = &node.host.regions[&REGION].bytes;
-            let written = bytes.iter().all(|b| *b == 0 || *b == pattern);
-            assert!(written, "{what}: bytes that nobody wrote");
-            let beyond = &bytes[5_000..];
-            assert!(beyond.iter().all(|b| *b == 0), "{what}: beyond the target");
+            self.judge_writes(at);
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}: open exchanges");
             assert!(node.engine.closing.iter().all(Option::is_none), "{what}");
             assert!(node.engine.listeners.is_empty(), "{what}");
