@@ -4,6 +4,7 @@ mod carried;
 mod checks;
 mod endings;
 mod order_of_writes;
+mod reads_again;
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, seal};
