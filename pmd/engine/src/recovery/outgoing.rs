@@ -82,8 +82,10 @@ impl TxRecovery {
 /// What an acknowledgement came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledged {
-    /// It is the newest that came.
-    Newest,
+    /// More is placed than was known.
+    Further,
+    /// As much is placed as was known.
+    Known,
     /// It is older than another one.
     Stale,
     /// It is about what was never sent.
@@ -190,8 +192,9 @@ impl Engine {
             return;
         };
         let next = iu.header.msg_id.wrapping_add(1);
-        match self.acknowledged(now_ns, vi, next, frame.fc.parameter, host) {
-            Acknowledged::Newest => {}
+        let acknowledged = self.acknowledged(now_ns, vi, next, frame.fc.parameter, host);
+        match acknowledged {
+            Acknowledged::Further | Acknowledged::Known => {}
             Acknowledged::Stale => {
                 self.counters.count(Counter::StaleAcknowledgements);
                 return;
@@ -203,7 +206,7 @@ impl Engine {
         }
         self.counters.count(Counter::RxAcknowledgements);
         // What is sent again for it is answered as soon as anything else.
-        self.heard_of(now_ns, vi);
+        self.heard_of(now_ns, vi, acknowledged == Acknowledged::Further);
         if let Some(ranges) = ranges {
             self.counters.count(Counter::RxGapReports);
             for range in ranges.iter() {
@@ -227,9 +230,10 @@ impl Engine {
             return;
         }
         let next = iu.header.parameter.wrapping_add(1);
-        let counter = match self.acknowledged(now_ns, vi, next, 0, host) {
-            Acknowledged::Newest => {
-                self.heard_of(now_ns, vi);
+        let acknowledged = self.acknowledged(now_ns, vi, next, 0, host);
+        let counter = match acknowledged {
+            Acknowledged::Further | Acknowledged::Known => {
+                self.heard_of(now_ns, vi, acknowledged == Acknowledged::Further);
                 Counter::RxAcknowledgementsCarried
             }
             Acknowledged::Stale => Counter::StaleAcknowledgements,
@@ -298,23 +302,29 @@ impl Engine {
         }
         tx.recovery = Some(recovery);
         tx.forget_repairs();
-        if frames > 0 {
-            self.answer_goes_on(now_ns, vi);
-            self.complete_answered(vi, host);
-            self.release_held(vi, host);
+        if frames == 0 {
+            return Acknowledged::Known;
         }
-        Acknowledged::Newest
+        self.answer_goes_on(now_ns, vi);
+        self.complete_answered(vi, host);
+        self.release_held(vi, host);
+        Acknowledged::Further
     }
 
-    /// The other end lives: whatever is expected of it has its time from now on.
-    pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex) {
+    /// The other end lives: whatever is expected of it has its time from now on. Its questions
+    /// are answered only if it is `further` than it was, or has everything that was sent: one
+    /// that takes nothing is asked so often, and no more. The data of a read has FCVI_ULP_TIMEOUT.
+    pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex, further: bool) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
         let expects = tx.expects_something();
+        let answered = further || tx.unacknowledged() == 0;
         if let Some(recovery) = tx.recovery.as_mut() {
-            recovery.round_trip.answered();
-            recovery.tries = 0;
+            if answered {
+                recovery.round_trip.answered();
+                recovery.tries = 0;
+            }
             recovery.deadline_ns = None;
         }
         if expects {

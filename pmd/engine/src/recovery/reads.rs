@@ -151,6 +151,6 @@ impl Engine {
             return;
         }
         self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, host);
-        self.heard_of(now_ns, vi);
+        self.heard_of(now_ns, vi, true);
     }
 }

@@ -4,6 +4,7 @@ mod carried;
 mod checks;
 mod endings;
 mod order_of_writes;
+mod progress;
 mod reads_again;
 
 use fcvi_frame::fc::FCtl;
