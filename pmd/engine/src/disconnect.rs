@@ -69,6 +69,7 @@ impl Engine {
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
+        let placed = ep.rx.last_placed();
         ep.tx = None;
         ep.rx.message = None;
         ep.rx.recovery = None;
@@ -83,6 +84,7 @@ impl Engine {
             peer: link.peer,
             peer_handle: link.peer_handle,
             connection_id: link.connection_id,
+            placed,
         });
         self.release_peer(now_ns, link.peer);
         if !link.originator && asked_no_more {
@@ -94,7 +96,11 @@ impl Engine {
         }
         if let Some(reason) = told {
             let error = reason != MessageReason::Disconnected;
-            self.close_connection(now_ns, link.farewell(reason, error), host);
+            let farewell = Farewell {
+                placed,
+                ..link.farewell(reason, error)
+            };
+            self.close_connection(now_ns, farewell, host);
         }
     }
 
@@ -173,6 +179,11 @@ impl Engine {
             let link = self.endpoint(vi).and_then(|ep| ep.link);
             if link.is_some_and(|link| !link.originator) {
                 self.retire_request(now_ns, s_id, connection_id);
+            }
+            if iu.header.flags & disconnect::ACKNOWLEDGES != 0 {
+                // What failed is behind it. One that cannot be says nothing.
+                let next = iu.header.msg_id.wrapping_add(1);
+                self.acknowledged_before(now_ns, vi, next, host);
             }
             if iu.header.flags & disconnect::ERROR != 0 {
                 let reason = MessageReason::from_parameter(iu.header.parameter);
@@ -263,6 +274,7 @@ impl Engine {
             connection_id: former.connection_id,
             reason: MessageReason::UnknownHandle,
             error: true,
+            placed: former.placed,
         };
         self.close_connection(now_ns, farewell, host);
     }

@@ -116,6 +116,7 @@ impl Engine {
             connection_id,
             reason: MessageReason::Disconnected,
             error: false,
+            placed: None,
         };
         self.close_connection(now_ns, farewell, host);
     }

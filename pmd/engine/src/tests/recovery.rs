@@ -3,6 +3,7 @@
 mod carried;
 mod checks;
 mod endings;
+mod last_words;
 mod order_of_writes;
 mod progress;
 mod reads_again;
