@@ -32,6 +32,10 @@ pub(crate) enum Check {
     AnsweredMessage,
     /// An answer comes on the exchange of its message.
     AnsweredExchange,
+    /// An acknowledgement does not say less than one did before.
+    OlderAcknowledgement,
+    /// An acknowledgement is of what was sent.
+    AcknowledgedMessage,
     /// A request for a connection is not one that is known already.
     KnownRequest,
     /// A connection IU has the FCVI_CONNECTION_ID of its procedure.

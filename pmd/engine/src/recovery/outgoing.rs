@@ -22,6 +22,7 @@ use crate::counters::Counter;
 use crate::endpoint::TxStream;
 use crate::engine::{Engine, ViIndex};
 use crate::host::Host;
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 use crate::transmit::{Kind, tx_of};
 
@@ -71,6 +72,12 @@ impl TxRecovery {
     pub(super) fn ask_read(&mut self, now_ns: u64, msg_id: u32) {
         let repeat_ns = self.round_trip.repeat_ns();
         self.repairs.ask(now_ns, msg_id, 0..1, repeat_ns);
+    }
+
+    /// The oldest message that is not acknowledged as a whole, and frames of it that are.
+    #[cfg(test)]
+    pub(crate) fn acknowledged_to(&self) -> (u32, u32) {
+        (self.una, self.una_frames)
     }
 
     #[cfg(test)]
@@ -267,14 +274,20 @@ impl Engine {
         let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
             return Acknowledged::Impossible;
         };
-        let Some(placed_frames) = tx.placed_frames(next, placed_bytes) else {
-            return Acknowledged::Impossible;
+        let (next, placed_frames) = match tx.placed_frames(next, placed_bytes) {
+            Some(frames) => (next, frames),
+            // As if it were of all that was sent.
+            None if skips(Check::AcknowledgedMessage) => (tx.first_unsent(), 0),
+            None => return Acknowledged::Impossible,
         };
         let Some(mut recovery) = tx.recovery.take() else {
             return Acknowledged::Impossible;
         };
         let ahead = next.wrapping_sub(recovery.una);
         if ahead > i32::MAX as u32 || (ahead == 0 && placed_frames < recovery.una_frames) {
+            if skips(Check::OlderAcknowledgement) {
+                (recovery.una, recovery.una_frames) = (next, placed_frames);
+            }
             tx.recovery = Some(recovery);
             return Acknowledged::Stale;
         }
@@ -410,14 +423,17 @@ impl TxStream {
         ))
     }
 
+    /// The first message that was not sent as a whole.
+    fn first_unsent(&self) -> u32 {
+        let being_sent = u32::from(self.message.is_some());
+        self.next_msg_id.wrapping_sub(being_sent)
+    }
+
     /// Frames of message `next` in so many bytes; `None` if nothing can have been placed up to
     /// there because it was not sent.
     fn placed_frames(&self, next: u32, placed_bytes: u32) -> Option<u32> {
         let una = self.recovery.as_ref()?.una;
-        let sent = self
-            .next_msg_id
-            .wrapping_sub(u32::from(self.message.is_some()))
-            .wrapping_sub(una);
+        let sent = self.first_unsent().wrapping_sub(una);
         let ahead = next.wrapping_sub(una);
         if ahead > i32::MAX as u32 || placed_bytes == 0 {
             return (ahead > i32::MAX as u32 || ahead <= sent).then_some(0);
