@@ -139,6 +139,8 @@ counters! {
     Breaks => "breaks",
     /// Connection requests refused for want of room.
     DropIncomingFull => "drop_incoming_full",
+    /// Connections that failed because all handles of the VI's place were used within R_A_TOV.
+    NoHandle => "no_handle",
     /// Connection requests nobody waited for.
     NoMatch => "no_match",
     /// Peer requests of others that found none of ours in the pool.

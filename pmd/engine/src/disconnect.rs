@@ -65,7 +65,7 @@ impl Engine {
             self.acknowledge_owed(now_ns, vi, host);
         }
         self.abandon_sending(now_ns, vi);
-        let handle = self.retire_handle(now_ns, vi);
+        let handle = self.retire_handle(vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -222,7 +222,7 @@ impl Engine {
                 && (link.connection_id == connection_id || skips(Check::ConnectionId))
         };
         if iu.header.handle != profile::HANDLE_NONE {
-            let vi = ViIndex(iu.header.handle & 0xFFFF);
+            let vi = self.place_of(iu.header.handle);
             let ep = self.endpoint(vi)?;
             return (ep.is_addressed(iu) && ep.link.as_ref().is_some_and(fits)).then_some(vi);
         }
@@ -261,7 +261,7 @@ impl Engine {
         iu: &IuView<'_>,
         host: &mut H,
     ) {
-        let vi = ViIndex(iu.header.handle & 0xFFFF);
+        let vi = self.place_of(iu.header.handle);
         let former = self.endpoint(vi).and_then(|ep| ep.former);
         let Some(former) =
             former.filter(|f| f.handle == iu.header.handle && f.peer == frame.fc.s_id)

@@ -46,7 +46,7 @@ pub(crate) enum Check {
     ConnectionPeer,
     /// The sender: an OX_ID that was given up is dead for R_A_TOV.
     DeadExchange,
-    /// A handle that was given up is dead for R_A_TOV.
+    /// A handle that was given up does not come again for R_A_TOV.
     DeadHandle,
     /// A request that came to a connection, or was taken back, is dead for R_A_TOV.
     DeadRequest,
