@@ -6,7 +6,7 @@
 //! | message response | error | last | cumulative | | | |
 //! | connect request | mode | mode | retry | | | |
 //! | connect response | mode | mode | retry | error | | |
-//! | disconnect | error | reply expected | | | | |
+//! | disconnect | error | reply expected | acknowledges | | | |
 //!
 //! All other bits are sent as 0 and ignored.
 
@@ -149,6 +149,9 @@ pub mod disconnect {
     pub const ERROR: u8 = flag::DISCONNECT_ERROR;
     /// The sender waits for a response.
     pub const REPLY_EXPECTED: u8 = flag::DISCONNECT_REPLY_EXPECTED;
+    /// FCVI_MSG_ID stands for every message of the other direction up to it; beyond what the
+    /// profile has for message recovery [P-16].
+    pub const ACKNOWLEDGES: u8 = flag::DISCONNECT_ACKNOWLEDGES;
 }
 
 #[cfg(test)]
@@ -199,7 +202,11 @@ mod tests {
             ],
             &[0xC0, connect_request::RETRY],
             &[0xC0, connect_response::RETRY, connect_response::ERROR],
-            &[disconnect::ERROR, disconnect::REPLY_EXPECTED],
+            &[
+                disconnect::ERROR,
+                disconnect::REPLY_EXPECTED,
+                disconnect::ACKNOWLEDGES,
+            ],
         ];
         for flags in classes {
             let union = flags.iter().fold(0, |all, flag| all | flag);

@@ -97,6 +97,7 @@ pub(crate) mod flag {
     pub(crate) const CONNECT_RESPONSE_ERROR: u8 = 0x10;
     pub(crate) const DISCONNECT_ERROR: u8 = 0x80;
     pub(crate) const DISCONNECT_REPLY_EXPECTED: u8 = 0x40;
+    pub(crate) const DISCONNECT_ACKNOWLEDGES: u8 = 0x20;
 }
 
 /// Reason codes of message responses and disconnects [P-8].

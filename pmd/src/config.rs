@@ -243,8 +243,8 @@ pub struct NicConfig {
     pub recovery_ack_us: u64,
     /// Recovery: a peer is taken for silent after so long at the earliest, and asked. Microseconds.
     pub recovery_timeout_us: u64,
-    /// Recovery: a peer that stays silent is asked so often, each time after twice the time before,
-    /// then the connection breaks; 1 to 100.
+    /// Recovery: a peer that stays silent, or acknowledges nothing more, is asked so often, each time
+    /// after twice the time before, then the connection breaks; 1 to 100.
     pub recovery_tries: u32,
     /// Recovery: frames of a connection that may be unacknowledged, however many are lost.
     pub recovery_min_window_frames: u32,

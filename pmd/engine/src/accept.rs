@@ -84,7 +84,8 @@ impl Engine {
     ///
     /// # Errors
     /// `Invalid`: no such request or VI. `Timeout`: the client gave up. `InvalidState`:
-    /// the VI is not Idle. `ReliabilityLevel`, `MaxTransferSize`, `Qos`: the attributes
+    /// the VI is not Idle. `Resources`: its place has no handle that is over for long enough;
+    /// the request is left. `ReliabilityLevel`, `MaxTransferSize`, `Qos`: the attributes
     /// conflict.
     pub fn accept<H: Host>(
         &mut self,
@@ -113,6 +114,7 @@ impl Engine {
         }
         compare(&self.attributes_of(&ep.params), &incoming.attributes)?;
         let handle = self.new_handle(now_ns, vi, host);
+        let handle = handle.ok_or(ConnectError::Resources)?;
         let first_msg_id = host.random();
         let link = Link {
             peer: incoming.s_id,

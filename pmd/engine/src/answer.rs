@@ -67,6 +67,8 @@ pub(crate) struct ReadJob {
     pub(crate) length_bytes: u32,
     sent_bytes: u32,
     next_seq_cnt: u16,
+    /// It was answered before: its reader may have everything, and its memory may be gone.
+    again: bool,
 }
 
 impl ReadJob {
@@ -78,6 +80,7 @@ impl ReadJob {
             length_bytes: request.tot_len,
             sent_bytes: 0,
             next_seq_cnt: at.seq_cnt,
+            again: false,
         }
     }
 
@@ -173,6 +176,7 @@ impl Answers {
         let begun = ReadJob {
             sent_bytes: from_bytes,
             next_seq_cnt: job.at.seq_cnt.wrapping_add((from_bytes / room) as u16),
+            again: true,
             ..job
         };
         match self.reads.iter_mut().find(|r| r.msg_id == job.msg_id) {
@@ -183,6 +187,12 @@ impl Answers {
             }
             None => self.add_read(begun),
         }
+    }
+
+    /// Nothing more is to be sent of the oldest read.
+    fn take_read(&mut self) -> Option<ReadJob> {
+        self.template = None;
+        self.reads.pop_front()
     }
 
     /// False if there is no room: the peer did not wait for its responses.
@@ -362,18 +372,17 @@ impl Engine {
         job.next_seq_cnt = job.next_seq_cnt.wrapping_add(1);
         self.counters.count(Counter::TxFrames);
         if last {
-            reads.pop_front();
-            tx.answers.template = None;
+            tx.answers.take_read();
             tx.answering = !tx.answers.is_empty();
             self.counters.count(Counter::TxResponses);
         }
         Step::Next
     }
 
-    /// The peer may no longer read there: refused as if it never could.
+    /// The peer may no longer read there: refused as if it never could, unless it has read there.
     #[cold]
     fn read_source_gone<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> Step {
-        let job = self.tx_mut(vi).and_then(|tx| tx.answers.reads.pop_front());
+        let job = self.tx_mut(vi).and_then(|tx| tx.answers.take_read());
         let Some(job) = job else {
             return Step::Broken;
         };
@@ -382,6 +391,10 @@ impl Engine {
             // Not a frame of the sequence that is open, which is aborted by this.
             at.seq_id = at.seq_id.wrapping_add(1);
             at.seq_cnt = job.next_seq_cnt;
+        }
+        if job.again {
+            self.drop_read_again(vi, at, job.msg_id, host);
+            return Step::Next;
         }
         self.refuse_read(
             now_ns,
@@ -392,6 +405,30 @@ impl Engine {
             host,
         );
         Step::Broken
+    }
+
+    /// A read that was answered before cannot be answered again. Only its reader knows whether
+    /// that is an error: one that still waits for data fails its read and breaks the connection;
+    /// one that has everything drops this as a response to nothing.
+    #[cold]
+    pub(crate) fn drop_read_again<H: Host>(
+        &mut self,
+        vi: ViIndex,
+        at: Sequence,
+        msg_id: u32,
+        host: &mut H,
+    ) {
+        self.counters.count(Counter::DropReadAgain);
+        let response = Response {
+            opcode: Opcode::ReadResponse,
+            msg_id,
+            at,
+        };
+        // Without room it is lost like any other answer, and asked for again.
+        self.send_response(vi, &response, Some(MessageReason::ReadProtection), host);
+        if let Some(tx) = self.tx_mut(vi) {
+            tx.answering = !tx.answers.is_empty();
+        }
     }
 
     /// Refuses a read (VIPL 3.8.1): both consumers are told and the connection breaks.

@@ -28,6 +28,8 @@ pub(crate) struct Farewell {
     pub(crate) connection_id: u32,
     pub(crate) reason: MessageReason,
     pub(crate) error: bool,
+    /// With recovery: the last message of the other end up to which everything is placed.
+    pub(crate) placed: Option<u32>,
 }
 
 /// A DISCONNECT_RQST that waits for its response.
@@ -124,15 +126,21 @@ impl Engine {
             return None;
         };
         let at = Sequence::first_of(exchange);
-        let error = if farewell.error { disconnect::ERROR } else { 0 };
+        let mut flags = disconnect::REPLY_EXPECTED;
+        if farewell.error {
+            flags |= disconnect::ERROR;
+        }
+        if farewell.placed.is_some() {
+            flags |= disconnect::ACKNOWLEDGES;
+        }
         let iu = ConnectionIu {
             to: farewell.peer,
             at,
             opcode: Opcode::DisconnectRequest,
             f_ctl: profile::F_CTL_REQUEST,
             handle: farewell.peer_handle,
-            flags: disconnect::REPLY_EXPECTED | error,
-            msg_id: 0,
+            flags,
+            msg_id: farewell.placed.unwrap_or(0),
             parameter: farewell.reason.to_parameter(),
             port_name: 0,
             connection_id: farewell.connection_id,

@@ -204,7 +204,7 @@ impl Engine {
 
     /// The endpoint whose connection a RESP2 or RESP3 names.
     pub(crate) fn link_of(&self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ViIndex> {
-        let vi = ViIndex(iu.header.handle & 0xFFFF);
+        let vi = self.place_of(iu.header.handle);
         let ep = self.endpoint(vi)?;
         let link = ep.link.as_ref()?;
         let fits = ep.is_addressed(iu)

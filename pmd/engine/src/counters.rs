@@ -63,6 +63,8 @@ counters! {
     GiveUps => "give_ups",
     /// RDMA reads of the peer that were answered again.
     ReadsRepeated => "reads_repeated",
+    /// Repeated answers to RDMA reads that were dropped because their memory is gone.
+    DropReadAgain => "drop_read_again",
     /// Frames placed ahead of order.
     AheadPlaced => "ahead_placed",
     /// Frames ahead of order for which too many runs are kept already.
@@ -75,6 +77,8 @@ counters! {
     DropAheadNoDescriptor => "drop_ahead_no_descriptor",
     /// Frames ahead of order that would fail in order.
     DropAheadUnfit => "drop_ahead_unfit",
+    /// Frames of RDMA writes behind a message that is not whole, at Reliable Reception.
+    DropAheadWrite => "drop_ahead_write",
     /// Last frames of RDMA writes ahead of order.
     DropAheadLastOfWrite => "drop_ahead_last_of_write",
     /// RDMA read requests, and data of RDMA reads, ahead of order.
@@ -135,6 +139,8 @@ counters! {
     Breaks => "breaks",
     /// Connection requests refused for want of room.
     DropIncomingFull => "drop_incoming_full",
+    /// Connections that failed because all handles of the VI's place were used within R_A_TOV.
+    NoHandle => "no_handle",
     /// Connection requests nobody waited for.
     NoMatch => "no_match",
     /// Peer requests of others that found none of ours in the pool.

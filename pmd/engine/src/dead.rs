@@ -1,29 +1,23 @@
-//! Identifiers that are over, and when they may be used again [FCVI P-9, P-10].
+//! Connection requests that are over, and when one may come again [FCVI P-9, P-10].
 //!
 //! A frame can be on its way for R_A_TOV. So long nobody may use its identifiers for something
-//! else: OX_IDs are held by their pool (`exchange`), handles and requests here.
+//! else: OX_IDs are held by their pool (`exchange`), handles come in an order (`handles`), and
+//! requests are remembered here. One that came to a connection, or was taken back, is known by its
+//! S_ID and FCVI_CONNECTION_ID: its sender has no reason to send it again, so if it comes it is
+//! late, and no consumer waits for it.
 //!
-//! A handle has the VI's place and 16 random bits. Those of two connections are alike once in
-//! 65,536 times, and a frame of the earlier one could then pass for one of the later: so a
-//! handle that was given up is not drawn again. A connection request that came to a connection,
-//! or was taken back, is remembered by its S_ID and FCVI_CONNECTION_ID: its sender has no reason
-//! to send it again, so if it comes it is late, and no consumer waits for it.
-//!
-//! As many of each are remembered as [`REMEMBERED`]. If more end within R_A_TOV, the oldest are
-//! left to what else tells them: random bits, and that nobody answers a late RESP1 with RESP2.
+//! As many are remembered as [`REMEMBERED`]. If more end within R_A_TOV, the oldest are left to
+//! what else tells them: nobody answers a late RESP1 with RESP2.
 
 use core::hash::Hash;
 use std::collections::{HashSet, VecDeque};
 
-use fcvi_frame::fc::NPortId;
-use fcvi_frame::profile;
-
 use crate::counters::Counter;
-use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::engine::Engine;
 use crate::synonym::{Check, skips};
+use fcvi_frame::fc::NPortId;
 
-/// Handles, and requests, that are remembered as dead, at most.
+/// Requests that are remembered as dead, at most.
 pub(crate) const REMEMBERED: usize = 1 << 14;
 
 /// Identifiers that ended less than R_A_TOV ago. Allocates nothing after it was made: connections
@@ -75,27 +69,6 @@ impl<K: Copy + Eq + Hash> Dead<K> {
 }
 
 impl Engine {
-    /// A handle for this VI that no earlier one helps to guess, and that no frame on its way has.
-    pub(crate) fn new_handle<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> u32 {
-        loop {
-            let handle = (host.random() << 16) | vi.0;
-            let dead = self.dead_handles.has(now_ns, handle) && !skips(Check::DeadHandle);
-            if handle != profile::HANDLE_NONE && handle >> 16 != 0 && !dead {
-                return handle;
-            }
-        }
-    }
-
-    /// Takes the handle of this VI, whose connection or request is over; 0 if it had none.
-    pub(crate) fn retire_handle(&mut self, now_ns: u64, vi: ViIndex) -> u32 {
-        let handle = self.endpoint_mut(vi);
-        let handle = handle.map_or(0, |ep| core::mem::take(&mut ep.handle));
-        if handle != 0 {
-            self.dead_handles.add(now_ns, handle);
-        }
-        handle
-    }
-
     /// The request of this port with this connection ID will not be sent again.
     pub(crate) fn retire_request(&mut self, now_ns: u64, s_id: NPortId, connection_id: u32) {
         self.dead_requests.add(now_ns, (s_id, connection_id));

@@ -65,10 +65,11 @@ impl Engine {
             self.acknowledge_owed(now_ns, vi, host);
         }
         self.abandon_sending(now_ns, vi);
-        let handle = self.retire_handle(now_ns, vi);
+        let handle = self.retire_handle(vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
+        let placed = ep.rx.last_placed();
         ep.tx = None;
         ep.rx.message = None;
         ep.rx.recovery = None;
@@ -83,6 +84,7 @@ impl Engine {
             peer: link.peer,
             peer_handle: link.peer_handle,
             connection_id: link.connection_id,
+            placed,
         });
         self.release_peer(now_ns, link.peer);
         if !link.originator && asked_no_more {
@@ -94,7 +96,11 @@ impl Engine {
         }
         if let Some(reason) = told {
             let error = reason != MessageReason::Disconnected;
-            self.close_connection(now_ns, link.farewell(reason, error), host);
+            let farewell = Farewell {
+                placed,
+                ..link.farewell(reason, error)
+            };
+            self.close_connection(now_ns, farewell, host);
         }
     }
 
@@ -174,6 +180,11 @@ impl Engine {
             if link.is_some_and(|link| !link.originator) {
                 self.retire_request(now_ns, s_id, connection_id);
             }
+            if iu.header.flags & disconnect::ACKNOWLEDGES != 0 {
+                // What failed is behind it. One that cannot be says nothing.
+                let next = iu.header.msg_id.wrapping_add(1);
+                self.acknowledged_before(now_ns, vi, next, host);
+            }
             if iu.header.flags & disconnect::ERROR != 0 {
                 let reason = MessageReason::from_parameter(iu.header.parameter);
                 self.told_failure(now_ns, vi, reason, host);
@@ -211,7 +222,7 @@ impl Engine {
                 && (link.connection_id == connection_id || skips(Check::ConnectionId))
         };
         if iu.header.handle != profile::HANDLE_NONE {
-            let vi = ViIndex(iu.header.handle & 0xFFFF);
+            let vi = self.place_of(iu.header.handle);
             let ep = self.endpoint(vi)?;
             return (ep.is_addressed(iu) && ep.link.as_ref().is_some_and(fits)).then_some(vi);
         }
@@ -250,7 +261,7 @@ impl Engine {
         iu: &IuView<'_>,
         host: &mut H,
     ) {
-        let vi = ViIndex(iu.header.handle & 0xFFFF);
+        let vi = self.place_of(iu.header.handle);
         let former = self.endpoint(vi).and_then(|ep| ep.former);
         let Some(former) =
             former.filter(|f| f.handle == iu.header.handle && f.peer == frame.fc.s_id)
@@ -263,6 +274,7 @@ impl Engine {
             connection_id: former.connection_id,
             reason: MessageReason::UnknownHandle,
             error: true,
+            placed: former.placed,
         };
         self.close_connection(now_ns, farewell, host);
     }

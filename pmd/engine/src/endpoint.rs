@@ -121,6 +121,8 @@ pub(crate) struct Former {
     pub(crate) peer: NPortId,
     pub(crate) peer_handle: u32,
     pub(crate) connection_id: u32,
+    /// What was placed of its messages, as in [`Farewell`].
+    pub(crate) placed: Option<u32>,
 }
 
 /// The identity of one connection, on both sides.
@@ -154,6 +156,7 @@ impl Link {
             connection_id: self.connection_id,
             reason,
             error,
+            placed: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::counters::Counters;
 use crate::dead::Dead;
 use crate::endpoint::{Endpoint, EndpointState, Phase, ViParams};
 use crate::exchange::ExchangePool;
+use crate::handles::{Handles, place_mask};
 use crate::host::Host;
 use crate::liveness::Peer;
 use crate::logins::Logins;
@@ -36,7 +37,9 @@ pub struct Engine {
     pub(crate) mac: MacAddress,
     pub(crate) endpoints: Vec<Option<Endpoint>>,
     pub(crate) exchanges: ExchangePool,
-    pub(crate) dead_handles: Dead<u32>,
+    pub(crate) handles: Handles,
+    /// The bits of a handle that name a place in `endpoints`.
+    pub(crate) place_mask: u32,
     /// S_ID and connection ID.
     pub(crate) dead_requests: Dead<(NPortId, u32)>,
     pub(crate) listeners: Vec<Listener>,
@@ -62,7 +65,8 @@ impl Engine {
             mac: MacAddress::vn2vn(config.n_port_id),
             endpoints: (0..max_vi).map(|_| None).collect(),
             exchanges: ExchangePool::new(config.r_a_tov_ns, (first >> 32) as u16),
-            dead_handles: Dead::new(config.r_a_tov_ns),
+            handles: Handles::new(max_vi, config.r_a_tov_ns),
+            place_mask: place_mask(max_vi),
             dead_requests: Dead::new(config.r_a_tov_ns),
             listeners: Vec::new(),
             incoming: Vec::with_capacity(config.max_incoming as usize),

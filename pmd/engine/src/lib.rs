@@ -22,7 +22,8 @@
 //! | `logins` | who may connect where ports find each other; another address for ourselves |
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `synonym` | the checks that tell stale frames, by name |
-//! | `dead` | handles and requests that are over, until no frame with them can be on its way |
+//! | `dead` | requests that are over, until no frame with them can be on its way |
+//! | `handles` | handles, none of which comes again before that |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
 //! | [`login`] | [`LoginMachine`](login::LoginMachine): logins with the neighbours, FARP; knows nothing of [`Engine`] |
@@ -40,6 +41,7 @@ mod dead;
 mod disconnect;
 mod endpoint;
 mod exchange;
+mod handles;
 mod liveness;
 mod logins;
 mod port_lost;

@@ -88,15 +88,15 @@ impl Engine {
     /// The endpoint that a frame's handle and S_ID name, if a message may reach it.
     #[inline(always)]
     fn message_endpoint(&mut self, frame: &FrameView<'_>, iu: &IuView<'_>) -> Option<ViIndex> {
-        let slot = (iu.header.handle & 0xFFFF) as usize;
-        let ep = self.endpoints.get(slot).and_then(Option::as_ref);
+        let vi = self.place_of(iu.header.handle);
+        let ep = self.endpoints.get(vi.slot()).and_then(Option::as_ref);
         match ep {
             Some(ep)
                 if (ep.handle == iu.header.handle || skips(Check::Handle))
                     && (ep.peer == frame.fc.s_id || skips(Check::Peer))
                     && matches!(ep.phase, Phase::Connected | Phase::AwaitResponse3(_)) =>
             {
-                Some(ViIndex(slot as u32))
+                Some(vi)
             }
             _ => {
                 let names = |ep: &Endpoint| ep.handle != 0 && ep.handle == iu.header.handle;

@@ -46,7 +46,8 @@ pub struct RecoveryConfig {
     pub ack_delay_ns: u64,
     /// The shortest time after which a silent peer is asked.
     pub min_timeout_ns: u64,
-    /// How often in a row a silent peer is asked before the connection breaks.
+    /// How often in a row a peer that is silent, or acknowledges nothing more, is asked before the
+    /// connection breaks.
     pub tries: u32,
     /// Unacknowledged frames of a connection: the window never gets smaller. At least 2.
     pub min_window_frames: u32,

@@ -32,6 +32,10 @@ pub(crate) enum Check {
     AnsweredMessage,
     /// An answer comes on the exchange of its message.
     AnsweredExchange,
+    /// An acknowledgement does not say less than one did before.
+    OlderAcknowledgement,
+    /// An acknowledgement is of what was sent.
+    AcknowledgedMessage,
     /// A request for a connection is not one that is known already.
     KnownRequest,
     /// A connection IU has the FCVI_CONNECTION_ID of its procedure.
@@ -42,7 +46,7 @@ pub(crate) enum Check {
     ConnectionPeer,
     /// The sender: an OX_ID that was given up is dead for R_A_TOV.
     DeadExchange,
-    /// A handle that was given up is dead for R_A_TOV.
+    /// A handle that was given up does not come again for R_A_TOV.
     DeadHandle,
     /// A request that came to a connection, or was taken back, is dead for R_A_TOV.
     DeadRequest,

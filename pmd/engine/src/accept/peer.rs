@@ -116,8 +116,11 @@ impl Engine {
         host: &mut H,
     ) {
         self.cancel_request(now_ns, vi, None, host);
-        self.retire_handle(now_ns, vi);
-        let handle = self.new_handle(now_ns, vi, host);
+        self.retire_handle(vi);
+        let Some(handle) = self.new_handle(now_ns, vi, host) else {
+            self.fail_request(now_ns, vi, ConnectError::Resources, host);
+            return;
+        };
         let first_msg_id = host.random();
         let link = Link {
             peer: frame.fc.s_id,

@@ -206,7 +206,10 @@ impl Engine {
         deadline_ns: Option<u64>,
         host: &mut H,
     ) {
-        let handle = self.new_handle(now_ns, vi, host);
+        let Some(handle) = self.new_handle(now_ns, vi, host) else {
+            self.fail_request(now_ns, vi, ConnectError::Resources, host);
+            return;
+        };
         self.next_connection_id = self.next_connection_id.wrapping_add(1);
         let interval_ns = self.config.peer_retry_ns;
         let asked = |id: &NPortId| Target::new(*id, now_ns, interval_ns);
@@ -380,7 +383,7 @@ impl Engine {
         host: &mut H,
     ) {
         self.cancel_request(now_ns, vi, None, host);
-        self.retire_handle(now_ns, vi);
+        self.retire_handle(vi);
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
@@ -428,6 +431,7 @@ impl Engine {
                 connection_id,
                 reason: MessageReason::Disconnected,
                 error: false,
+                placed: None,
             };
             self.close_connection(now_ns, farewell, host);
         }

@@ -41,7 +41,7 @@ impl Engine {
             self.repeated_response1(vi, status, host);
             return;
         }
-        let vi = ViIndex(iu.header.handle & 0xFFFF);
+        let vi = self.place_of(iu.header.handle);
         let asked = self.endpoint(vi).is_some_and(|ep| ep.is_addressed(iu));
         let answered = if asked {
             self.answered_exchange(vi, frame, connection_id)
@@ -116,6 +116,7 @@ impl Engine {
             connection_id,
             reason: MessageReason::Disconnected,
             error: false,
+            placed: None,
         };
         self.close_connection(now_ns, farewell, host);
     }

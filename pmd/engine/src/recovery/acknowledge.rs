@@ -92,6 +92,13 @@ impl RxStream {
         carries
     }
 
+    /// With recovery: the last message up to which everything is placed. Who ends the connection
+    /// says it for the last time, and as often as it takes.
+    pub(crate) fn last_placed(&self) -> Option<u32> {
+        let position = self.recovery.as_ref().map(|_| self.position());
+        position.map(|position| position.msg_id.wrapping_sub(1))
+    }
+
     /// That frame is with the port.
     pub(crate) fn acknowledged_in(&mut self, now_ns: u64) {
         if let Some(recovery) = self.recovery.as_mut() {

@@ -3,7 +3,9 @@
 //! In order they go the way of every other connection; ahead of it they are placed if nothing
 //! about them can fail, and dropped otherwise. Messages ahead are known as far as a frame of
 //! each came, for only then it is known which receive descriptor is whose. The last frame of
-//! an RDMA write waits for everything before it: who polls memory sees the last bytes last.
+//! an RDMA write waits for everything before it: who polls memory sees the last bytes last. At
+//! Reliable Reception all of it waits for the messages before it, because nothing is processed
+//! after one that fails (VIPL 2.4); a receive descriptor that is filled ahead is flushed then.
 
 use std::collections::VecDeque;
 
@@ -18,7 +20,7 @@ use super::acknowledge::Telling;
 use super::islands::{Islands, Position, Run};
 use crate::connection_iu::Sequence;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Phase, RxKind, RxMessage, RxStream, ViParams};
+use crate::endpoint::{Endpoint, Level, Phase, RxKind, RxMessage, RxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{Claim, Host};
 use crate::synonym::{Check, skips};
@@ -381,6 +383,12 @@ impl Engine {
                 let before = recovery.claimed_before(rx.message.as_ref(), run.msg_id);
                 run.end <= capacity_bytes.min(params.max_transfer_bytes)
                     && host.place_receive(vi, before, run.begin, iu.payload)
+            }
+            // At Reliable Reception nothing is written behind what may fail yet (VIPL 2.4).
+            RxKind::Write { .. }
+                if params.level == Level::ReliableReception && at.distance_to(run.msg_id) > 0 =>
+            {
+                return Err(Counter::DropAheadWrite);
             }
             RxKind::Write { .. } if run.last => return Err(Counter::DropAheadLastOfWrite),
             RxKind::Write {

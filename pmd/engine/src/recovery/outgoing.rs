@@ -22,6 +22,7 @@ use crate::counters::Counter;
 use crate::endpoint::TxStream;
 use crate::engine::{Engine, ViIndex};
 use crate::host::Host;
+use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 use crate::transmit::{Kind, tx_of};
 
@@ -73,6 +74,12 @@ impl TxRecovery {
         self.repairs.ask(now_ns, msg_id, 0..1, repeat_ns);
     }
 
+    /// The oldest message that is not acknowledged as a whole, and frames of it that are.
+    #[cfg(test)]
+    pub(crate) fn acknowledged_to(&self) -> (u32, u32) {
+        (self.una, self.una_frames)
+    }
+
     #[cfg(test)]
     pub(crate) fn repair_count(&self) -> usize {
         self.repairs.len()
@@ -82,8 +89,10 @@ impl TxRecovery {
 /// What an acknowledgement came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Acknowledged {
-    /// It is the newest that came.
-    Newest,
+    /// More is placed than was known.
+    Further,
+    /// As much is placed as was known.
+    Known,
     /// It is older than another one.
     Stale,
     /// It is about what was never sent.
@@ -190,8 +199,9 @@ impl Engine {
             return;
         };
         let next = iu.header.msg_id.wrapping_add(1);
-        match self.acknowledged(now_ns, vi, next, frame.fc.parameter, host) {
-            Acknowledged::Newest => {}
+        let acknowledged = self.acknowledged(now_ns, vi, next, frame.fc.parameter, host);
+        match acknowledged {
+            Acknowledged::Further | Acknowledged::Known => {}
             Acknowledged::Stale => {
                 self.counters.count(Counter::StaleAcknowledgements);
                 return;
@@ -203,7 +213,7 @@ impl Engine {
         }
         self.counters.count(Counter::RxAcknowledgements);
         // What is sent again for it is answered as soon as anything else.
-        self.heard_of(now_ns, vi);
+        self.heard_of(now_ns, vi, acknowledged == Acknowledged::Further);
         if let Some(ranges) = ranges {
             self.counters.count(Counter::RxGapReports);
             for range in ranges.iter() {
@@ -227,9 +237,10 @@ impl Engine {
             return;
         }
         let next = iu.header.parameter.wrapping_add(1);
-        let counter = match self.acknowledged(now_ns, vi, next, 0, host) {
-            Acknowledged::Newest => {
-                self.heard_of(now_ns, vi);
+        let acknowledged = self.acknowledged(now_ns, vi, next, 0, host);
+        let counter = match acknowledged {
+            Acknowledged::Further | Acknowledged::Known => {
+                self.heard_of(now_ns, vi, acknowledged == Acknowledged::Further);
                 Counter::RxAcknowledgementsCarried
             }
             Acknowledged::Stale => Counter::StaleAcknowledgements,
@@ -263,14 +274,20 @@ impl Engine {
         let Some(tx) = self.endpoints.get_mut(vi.slot()).and_then(tx_of) else {
             return Acknowledged::Impossible;
         };
-        let Some(placed_frames) = tx.placed_frames(next, placed_bytes) else {
-            return Acknowledged::Impossible;
+        let (next, placed_frames) = match tx.placed_frames(next, placed_bytes) {
+            Some(frames) => (next, frames),
+            // As if it were of all that was sent.
+            None if skips(Check::AcknowledgedMessage) => (tx.first_unsent(), 0),
+            None => return Acknowledged::Impossible,
         };
         let Some(mut recovery) = tx.recovery.take() else {
             return Acknowledged::Impossible;
         };
         let ahead = next.wrapping_sub(recovery.una);
         if ahead > i32::MAX as u32 || (ahead == 0 && placed_frames < recovery.una_frames) {
+            if skips(Check::OlderAcknowledgement) {
+                (recovery.una, recovery.una_frames) = (next, placed_frames);
+            }
             tx.recovery = Some(recovery);
             return Acknowledged::Stale;
         }
@@ -298,23 +315,29 @@ impl Engine {
         }
         tx.recovery = Some(recovery);
         tx.forget_repairs();
-        if frames > 0 {
-            self.answer_goes_on(now_ns, vi);
-            self.complete_answered(vi, host);
-            self.release_held(vi, host);
+        if frames == 0 {
+            return Acknowledged::Known;
         }
-        Acknowledged::Newest
+        self.answer_goes_on(now_ns, vi);
+        self.complete_answered(vi, host);
+        self.release_held(vi, host);
+        Acknowledged::Further
     }
 
-    /// The other end lives: whatever is expected of it has its time from now on.
-    pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex) {
+    /// The other end lives: whatever is expected of it has its time from now on. Its questions
+    /// are answered only if it is `further` than it was, or has everything that was sent: one
+    /// that takes nothing is asked so often, and no more. The data of a read has FCVI_ULP_TIMEOUT.
+    pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex, further: bool) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
         let expects = tx.expects_something();
+        let answered = further || tx.unacknowledged() == 0;
         if let Some(recovery) = tx.recovery.as_mut() {
-            recovery.round_trip.answered();
-            recovery.tries = 0;
+            if answered {
+                recovery.round_trip.answered();
+                recovery.tries = 0;
+            }
             recovery.deadline_ns = None;
         }
         if expects {
@@ -400,14 +423,17 @@ impl TxStream {
         ))
     }
 
+    /// The first message that was not sent as a whole.
+    fn first_unsent(&self) -> u32 {
+        let being_sent = u32::from(self.message.is_some());
+        self.next_msg_id.wrapping_sub(being_sent)
+    }
+
     /// Frames of message `next` in so many bytes; `None` if nothing can have been placed up to
     /// there because it was not sent.
     fn placed_frames(&self, next: u32, placed_bytes: u32) -> Option<u32> {
         let una = self.recovery.as_ref()?.una;
-        let sent = self
-            .next_msg_id
-            .wrapping_sub(u32::from(self.message.is_some()))
-            .wrapping_sub(una);
+        let sent = self.first_unsent().wrapping_sub(una);
         let ahead = next.wrapping_sub(una);
         if ahead > i32::MAX as u32 || placed_bytes == 0 {
             return (ahead > i32::MAX as u32 || ahead <= sent).then_some(0);

@@ -2,7 +2,8 @@
 //!
 //! The reader takes data in order only. Behind a gap, or when nothing comes any more, it sends
 //! its request again; FCVI_PARAMETER says from which byte on it wants the rest. The target
-//! remembers as many reads as a peer may have under way, and checks each again.
+//! remembers as many reads as a peer may have under way, and checks each again: memory that is
+//! gone meanwhile may be gone because the reader is done, so the target breaks nothing for it.
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, IuView};
@@ -27,7 +28,7 @@ impl Engine {
     ) -> bool {
         let again = frame.fc.f_ctl.contains(FCtl::RETRANSMITTED);
         if again {
-            self.repeat_read(now_ns, vi, frame, iu, host);
+            self.repeat_read(vi, frame, iu, host);
         }
         let run = Run {
             msg_id: iu.header.msg_id,
@@ -62,7 +63,6 @@ impl Engine {
     /// accepted last.
     fn repeat_read<H: Host>(
         &mut self,
-        now_ns: u64,
         vi: ViIndex,
         frame: &FrameView<'_>,
         iu: &IuView<'_>,
@@ -83,9 +83,7 @@ impl Engine {
             return;
         }
         if !host.check_rdma_read(vi, header) {
-            let at = Sequence::answering(&frame.fc);
-            let reason = MessageReason::ReadProtection;
-            self.refuse_read(now_ns, vi, at, header.msg_id, reason, host);
+            self.drop_read_again(vi, Sequence::answering(&frame.fc), header.msg_id, host);
             return;
         }
         let Some(tx) = self.tx_mut(vi) else {
@@ -153,6 +151,6 @@ impl Engine {
             return;
         }
         self.place_read_data(now_ns, vi, at, (fc.seq_cnt, end as u32, last), iu, host);
-        self.heard_of(now_ns, vi);
+        self.heard_of(now_ns, vi, true);
     }
 }

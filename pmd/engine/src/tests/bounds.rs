@@ -2,13 +2,13 @@
 
 use fcvi_frame::fcoe::Eof;
 use fcvi_frame::frame::seal;
-use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest};
+use fcvi_frame::iu::Opcode::{ConnectResponse1, DisconnectRequest, ReadResponse, SendRequest};
 
 use crate::endpoint::TxStream;
 use crate::testkit::host::Send;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params, received};
 use crate::testkit::rng::Rng;
-use crate::{ConnectError, Counter, EndpointState, Level};
+use crate::{ConnectError, Counter, EndpointState, EngineConfig, Level, RecoveryConfig, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
 const US: u64 = 1_000;
@@ -152,7 +152,7 @@ fn a_destroyed_vi_leaves_no_timer() {
     net.wire.cut = true;
     net.post_send(CLIENT, a, &[1; 5000]);
     net.wire.cut = false;
-    let first = net.frames(CLIENT, fcvi_frame::iu::Opcode::SendRequest)[0].clone();
+    let first = net.frames(CLIENT, SendRequest)[0].clone();
     net.inject(SERVER, &first);
     assert_eq!(net.nodes[SERVER].engine.timers.len(), 1);
     net.disconnect(CLIENT, a);
@@ -172,7 +172,7 @@ fn a_timer_call_does_no_more_than_its_budget() {
     }
     let now_ns = net.now_ns + MS;
     let idle = |net: &Net| {
-        let state = |n| net.nodes[CLIENT].engine.state(crate::ViIndex(n));
+        let state = |n| net.nodes[CLIENT].engine.state(ViIndex(n));
         (0..20)
             .filter(|n| state(*n) == Some(EndpointState::Idle))
             .count()
@@ -194,15 +194,22 @@ fn a_timer_call_does_no_more_than_its_budget() {
 #[test]
 fn frames_of_any_content_do_no_harm() {
     for level in [RD, Level::ReliableReception] {
-        let seed = 0xF0CC;
-        println!("seed {seed:#x}, {level:?}");
-        any_content(seed, level);
+        for recovery in [None, Some(RecoveryConfig::default())] {
+            let seed = 0xF0CC;
+            println!("seed {seed:#x}, {level:?}, {recovery:?}");
+            any_content(seed, level, recovery);
+        }
     }
 }
 
-fn any_content(seed: u64, level: Level) {
+fn any_content(seed: u64, level: Level, recovery: Option<RecoveryConfig>) {
     let mut rng = Rng::new(seed);
-    let mut net = Net::pair();
+    let recovers = recovery.is_some();
+    let configs = [CLIENT, SERVER].map(|node| EngineConfig {
+        recovery: recovery.clone(),
+        ..config(node)
+    });
+    let mut net = Net::new(configs.to_vec(), 1);
     let (a, b) = net.join(level);
     net.nodes[SERVER].host.register(7, 0, 8192);
     net.post_receive(SERVER, b, 5000);
@@ -215,6 +222,9 @@ fn any_content(seed: u64, level: Level) {
     net.post(CLIENT, a, write);
     net.post_read(CLIENT, a, (0, 7), 5000);
     net.settle();
+    if recovers {
+        every_kind_of_recovery(&mut net, a, b);
+    }
     net.disconnect(CLIENT, a);
     net.settle();
     net.disconnect(SERVER, b);
@@ -223,6 +233,7 @@ fn any_content(seed: u64, level: Level) {
     let mut listener = net.listen(SERVER, "x");
     for round in 0..30_000 {
         if round % 100 == 0 {
+            net.wire.cut = false;
             net.act(SERVER, |engine, host| engine.unlisten(listener, host));
             net.disconnect(CLIENT, a);
             net.disconnect(SERVER, b);
@@ -235,7 +246,8 @@ fn any_content(seed: u64, level: Level) {
             net.wire.cut = true;
             net.post_read(CLIENT, a, (0, 7), 5000);
             net.post_send(CLIENT, a, &[1; 5000]);
-            net.wire.cut = false;
+            // With recovery it waits only as long as nothing arrives.
+            net.wire.cut = recovers && round % 200 == 0;
         }
         let mut frame = frames[rng.below(frames.len() as u64) as usize].clone();
         for _ in 0..1 + rng.below(4) {
@@ -252,6 +264,25 @@ fn any_content(seed: u64, level: Level) {
         net.inject(to, &frame);
         net.advance(rng.below(MS));
     }
+}
+
+/// Frames sent again, gap reports, a read asked for again, an acknowledgement carried.
+fn every_kind_of_recovery(net: &mut Net, a: ViIndex, b: ViIndex) {
+    for node in [CLIENT, SERVER] {
+        net.wire.lose(node, SendRequest, 1);
+        net.wire.lose(node, ReadResponse, 1);
+    }
+    for (node, vi, other, to) in [(CLIENT, a, SERVER, b), (SERVER, b, CLIENT, a)] {
+        net.post_receive(other, to, 5000);
+        net.post_receive(other, to, 8);
+        net.post_send(node, vi, &[1; 5000]);
+        net.post_send(node, vi, &[1; 8]);
+    }
+    net.post_read(CLIENT, a, (0, 7), 5000);
+    net.advance(100 * MS);
+    assert!(net.count(SERVER, Counter::TxGapReports) > 0);
+    assert!(net.count(CLIENT, Counter::FramesResent) > 0);
+    assert!(net.count(SERVER, Counter::ReadsRepeated) > 0);
 }
 
 /// Makes a frame name the connection of the node that it goes to, and what waits there.

@@ -6,8 +6,8 @@ use fcvi_frame::iu::Opcode::{
     ConnectRequest as Rqst, ConnectResponse1 as Resp1, DisconnectRequest,
 };
 
-use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
-use crate::{ConnectError, Counter, EndpointState, Level};
+use crate::testkit::net::{CLIENT, Net, Node, S, SERVER, config, params};
+use crate::{ConnectError, Counter, EndpointState, EngineConfig, Level};
 
 const RD: Level = Level::ReliableDelivery;
 const R_A_TOV: u64 = 10 * S;
@@ -100,31 +100,90 @@ fn half_a_connection_that_took_too_long_is_asked_for_again() {
     assert_eq!(net.state(CLIENT, a), EndpointState::Connected);
 }
 
-/// Of seven handles that there are, five connections have five.
+/// Tens of thousands of requests of one VI within R_A_TOV, each under a handle of its own.
 #[test]
 fn a_handle_is_not_drawn_again_for_r_a_tov() {
     let mut net = Net::pair();
-    for node in &mut net.nodes {
-        node.host.random_mask = 0x7;
+    net.wire.tracing = false;
+    let a = net.create(CLIENT, params(RD));
+    let mut handles = HashSet::new();
+    let begin_ns = net.now_ns;
+    for _ in 0..40_000 {
+        net.request(CLIENT, a, "x", &[SERVER], None);
+        let ep = net.nodes[CLIENT].engine.endpoints[a.slot()].as_ref();
+        let handle = ep.expect("a VI").handle;
+        assert!(handles.insert(handle), "{handle:#x} again");
+        net.advance(5_000);
+        assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
     }
+    assert!(net.now_ns < begin_ns + R_A_TOV);
+}
+
+/// With as many VIs as there can be a handle has 16 bits besides its place. A VI that used them all
+/// fails its calls until the first ones are over for long enough, and leaves what it was asked.
+#[test]
+fn a_vi_without_a_handle_has_no_connection() {
+    let configs = [CLIENT, SERVER].map(|node| EngineConfig {
+        max_vi: 0xFFFF,
+        ..config(node)
+    });
+    let mut net = Net::new(configs.to_vec(), 3);
     let (a, b) = (
         net.create(CLIENT, params(RD)),
         net.create(SERVER, params(RD)),
     );
-    for _ in 0..3 {
-        let mut handles = HashSet::new();
-        for _ in 0..5 {
-            net.connect(a, b);
-            for (node, vi) in [(CLIENT, a), (SERVER, b)] {
-                let ep = net.nodes[node].engine.endpoints[vi.slot()].as_ref();
-                assert!(handles.insert((node, ep.expect("a VI").handle)));
-            }
-            net.disconnect(CLIENT, a);
-            net.settle();
-            net.disconnect(SERVER, b);
-        }
-        net.advance(R_A_TOV);
+    for node in [CLIENT, SERVER] {
+        let now_ns = net.now_ns;
+        let Node { engine, host, .. } = &mut net.nodes[node];
+        while engine.new_handle(now_ns, a, host).is_some() {}
     }
+    assert_eq!(net.count(CLIENT, Counter::NoHandle), 1);
+    net.request(CLIENT, a, "x", &[SERVER], None);
+    assert_eq!(net.error(CLIENT, a), Some(ConnectError::Resources));
+    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    net.peer_request(CLIENT, a, "x", &[SERVER], None);
+    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Resources));
+    assert_eq!(net.ius(), []);
+    // A VI of its own has all of them.
+    let c = net.create(CLIENT, params(RD));
+    let listener = net.listen(SERVER, "x");
+    net.request(CLIENT, c, "x", &[SERVER], None);
+    net.settle();
+    let conn = net.indication(SERVER, listener).expect("a request").conn;
+    assert_eq!(net.accept(SERVER, conn, b), Err(ConnectError::Resources));
+    assert_eq!(net.state(SERVER, b), EndpointState::Idle);
+    net.advance(R_A_TOV);
+    net.accept(SERVER, conn, b).expect("the request was left");
+    net.settle();
+    assert_eq!(net.state(CLIENT, c), EndpointState::Connected);
+    net.request(CLIENT, a, "y", &[SERVER], None);
+    net.settle();
+    assert_eq!(net.error(CLIENT, a), Some(ConnectError::NoMatch));
+}
+
+/// A peer that gives way needs another handle than that of its own request.
+#[test]
+fn a_peer_without_a_handle_cannot_give_way() {
+    let configs = [CLIENT, SERVER].map(|node| EngineConfig {
+        max_vi: 0xFFFF,
+        ..config(node)
+    });
+    let mut net = Net::new(configs.to_vec(), 4);
+    let (a, b) = (
+        net.create(CLIENT, params(RD)),
+        net.create(SERVER, params(RD)),
+    );
+    net.wire.lose(CLIENT, Rqst, u32::MAX);
+    net.peer_request(CLIENT, a, "x", &[SERVER], None);
+    let now_ns = net.now_ns;
+    let Node { engine, host, .. } = &mut net.nodes[CLIENT];
+    while engine.new_handle(now_ns, a, host).is_some() {}
+    net.peer_request(SERVER, b, "x", &[CLIENT], None);
+    net.settle();
+    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::Resources));
+    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+    assert_eq!(net.frames(CLIENT, Resp1).len(), 0, "nothing is promised");
+    assert_eq!(net.state(SERVER, b), EndpointState::ConnectPending);
 }
 
 /// What is kept to be refused again makes room, and is not asked for again by what is on its way.

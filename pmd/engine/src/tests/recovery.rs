@@ -3,6 +3,10 @@
 mod carried;
 mod checks;
 mod endings;
+mod last_words;
+mod order_of_writes;
+mod progress;
+mod reads_again;
 
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::frame::{FrameView, seal};

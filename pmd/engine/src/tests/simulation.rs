@@ -14,7 +14,11 @@
 //! * Always: descriptors complete once, in order; nothing completes well after a
 //!   break; no OX_ID, timer or table entry stays behind.
 
+mod writes;
+
 use std::collections::HashMap;
+
+use writes::{REGION_BYTES, Write};
 
 use crate::testkit::host::{Event, Send};
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
@@ -28,13 +32,15 @@ const REGION: u32 = 7;
 /// Read by the other end; the same bytes at both.
 const SOURCE: u32 = 8;
 const MAX_SEND: u64 = 9_000;
+/// Steps of a connection's traffic, each one write at most.
+const STEPS: u64 = 120;
 
 /// What was posted on a send queue, for what its completion without error promises.
 #[derive(Clone, Copy, Debug)]
 enum Posted {
     /// The so manieth message that takes a receive descriptor.
     Message(usize),
-    /// A write of so many bytes without immediate data.
+    /// The so manieth write, without immediate data.
     Write(usize),
     /// A read from there.
     Read(usize),
@@ -46,6 +52,10 @@ struct End {
     vi: ViIndex,
     /// What was sent in this connection, in order: its bytes.
     sent: Vec<Vec<u8>>,
+    /// What was written in this connection, in order.
+    written: Vec<Write>,
+    /// Messages of the other end that were delivered.
+    delivered: usize,
     posted: HashMap<u64, Posted>,
     /// What completed without error.
     well: Vec<Posted>,
@@ -109,6 +119,8 @@ impl Simulation {
             node,
             vi: net.create(node, params(level)),
             sent: Vec::new(),
+            written: Vec::new(),
+            delivered: 0,
             posted: HashMap::new(),
             well: Vec::new(),
             next_send_id: 0,
@@ -118,7 +130,7 @@ impl Simulation {
         };
         for node in [CLIENT, SERVER] {
             let host = &mut net.nodes[node].host;
-            host.register(REGION, 0, CAPACITY as usize);
+            host.register(REGION, 0, REGION_BYTES);
             host.register(SOURCE, 0, CAPACITY as usize);
             let source = host.regions.get_mut(&SOURCE).expect("just registered");
             source.bytes = source_bytes();
@@ -140,10 +152,15 @@ impl Simulation {
     fn connection(&mut self) {
         for end in &mut self.ends {
             end.sent.clear();
+            end.written.clear();
+            end.delivered = 0;
             end.posted.clear();
             end.well.clear();
             end.losses_told = 0;
             end.broken = false;
+            let host = &mut self.net.nodes[end.node].host;
+            let region = host.regions.get_mut(&REGION).expect("registered");
+            region.bytes.fill(0);
         }
         let faults = self.net.wire.faults;
         // Receives may be posted before connecting, and stay.
@@ -208,7 +225,7 @@ impl Simulation {
     }
 
     fn traffic(&mut self) {
-        for _ in 0..self.rng.below(120) {
+        for _ in 0..self.rng.below(STEPS) {
             let at = self.rng.below(2) as usize;
             match self.rng.below(15) {
                 0..5 => self.send(at),
@@ -234,7 +251,12 @@ impl Simulation {
     fn receives(&mut self, at: usize) {
         let (node, vi) = (self.ends[at].node, self.ends[at].vi);
         for _ in 0..4 {
-            self.net.post_receive(node, vi, CAPACITY);
+            // A message that does not fit breaks a reliable connection.
+            let capacity_bytes = match self.rng.below(16) {
+                0 => 3_000,
+                _ => CAPACITY,
+            };
+            self.net.post_receive(node, vi, capacity_bytes);
         }
     }
 
@@ -245,28 +267,6 @@ impl Simulation {
             _ => self.rng.below(100),
         };
         self.post(at, len as usize, None);
-    }
-
-    fn write(&mut self, at: usize) {
-        let len = self.rng.below(5_000) as usize;
-        let (immediate, data) = (self.rng.below(2) == 0, vec![at as u8 + 1; len]);
-        let write = Send {
-            data,
-            remote: Some((0, REGION)),
-            immediate: immediate.then_some(at as u32),
-            ..Send::default()
-        };
-        let (node, vi) = (self.ends[at].node, self.ends[at].vi);
-        let end = &mut self.ends[at];
-        let posted = if immediate {
-            // It shows itself at the other end as a message without bytes of its own.
-            end.sent.push(Vec::new());
-            Posted::Message(end.sent.len() - 1)
-        } else {
-            Posted::Write(len)
-        };
-        let id = self.net.post(node, vi, write);
-        self.ends[at].posted.insert(id, posted);
     }
 
     fn read(&mut self, at: usize) {
@@ -380,6 +380,7 @@ impl Simulation {
         }
         for (receiver, got) in delivered.iter().enumerate() {
             self.tally.delivered += got.len() as u32;
+            self.ends[receiver].delivered = got.len();
             self.judge_completions(1 - receiver, got.len(), &what);
             let sent = &self.ends[1 - receiver].sent;
             match self.level {
@@ -415,13 +416,13 @@ impl Simulation {
         if self.level != Level::ReliableReception && !self.recovery {
             return;
         }
-        let target = &self.net.nodes[1 - node].host.regions[&REGION].bytes;
         for well in &self.ends[at].well {
             match *well {
                 Posted::Message(number) => assert!(number < delivered, "{what}: not placed"),
-                Posted::Write(len) => {
-                    let there = target[..len].iter().all(|b| *b == at as u8 + 1);
-                    assert!(there, "{what}: not written");
+                Posted::Write(number) => {
+                    let there = self.target_of(at, number);
+                    let whole = there.iter().all(|b| *b == Write::byte(number));
+                    assert!(whole, "{what}: not written");
                 }
                 Posted::Read(_) => {}
             }
@@ -431,12 +432,7 @@ impl Simulation {
     fn judge_leftovers(&self) {
         for (at, node) in self.net.nodes.iter().enumerate() {
             let what = &self.what;
-            let pattern = 2 - at as u8;
-            let bytes = &node.host.regions[&REGION].bytes;
-            let written = bytes.iter().all(|b| *b == 0 || *b == pattern);
-            assert!(written, "{what}: bytes that nobody wrote");
-            let beyond = &bytes[5_000..];
-            assert!(beyond.iter().all(|b| *b == 0), "{what}: beyond the target");
+            self.judge_writes(at);
             assert_eq!(node.engine.exchange_usage().0, 0, "{what}: open exchanges");
             assert!(node.engine.closing.iter().all(Option::is_none), "{what}");
             assert!(node.engine.listeners.is_empty(), "{what}");

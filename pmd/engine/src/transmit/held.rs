@@ -45,17 +45,21 @@ impl Engine {
         })
     }
 
-    /// The message that is being sent has to wait for an acknowledgement.
+    /// The message that is being sent has to wait for an acknowledgement. It has FCVI_ULP_TIMEOUT
+    /// for the next one, as what is in flight has.
     pub(super) fn waits_for_window(&mut self, now_ns: u64, vi: ViIndex) -> bool {
         let Some(tx) = self.tx_mut(vi) else {
             return false;
         };
-        let waits = tx.window_is_full();
-        if waits {
-            tx.in_flight.holding = true;
-            self.expect_answer(now_ns, vi);
+        if !tx.window_is_full() {
+            return false;
         }
-        waits
+        let waited = core::mem::replace(&mut tx.in_flight.holding, true);
+        if !waited && tx.in_flight.unanswered() == 0 {
+            self.watch_answer(now_ns, vi);
+        }
+        self.expect_answer(now_ns, vi);
+        true
     }
 
     /// Asks for an RDMA read (VIPL 5.2).

@@ -45,7 +45,6 @@ impl Engine {
         answered: bool,
         host: &mut H,
     ) {
-        let late_at_ns = now_ns + self.config.ulp_timeout_ns;
         let Some(tx) = self.tx_mut(vi) else {
             return;
         };
@@ -61,13 +60,8 @@ impl Engine {
             length_bytes: message.work.length_bytes,
             placed_bytes: 0,
         });
-        if !answered {
-            if tx.in_flight.unanswered() == 1 {
-                tx.in_flight.deadline_ns = late_at_ns;
-            }
-            if !core::mem::replace(&mut tx.in_flight.timer_set, true) {
-                self.timers.set(late_at_ns, TimerKey::Answer(vi.0));
-            }
+        if !answered && tx.in_flight.unanswered() == 1 {
+            self.watch_answer(now_ns, vi);
         }
         if self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some()) {
             let kind = Kind::of(&message.work);
@@ -101,6 +95,18 @@ impl Engine {
         let holding = |tx: &mut TxStream| core::mem::take(&mut tx.in_flight.holding);
         if self.tx_mut(vi).is_some_and(holding) {
             host.resume(vi);
+        }
+    }
+
+    /// From now on an answer is waited for: it has FCVI_ULP_TIMEOUT.
+    pub(super) fn watch_answer(&mut self, now_ns: u64, vi: ViIndex) {
+        self.answer_goes_on(now_ns, vi);
+        let Some(tx) = self.tx_mut(vi) else {
+            return;
+        };
+        if !core::mem::replace(&mut tx.in_flight.timer_set, true) {
+            let late_at_ns = tx.in_flight.deadline_ns;
+            self.timers.set(late_at_ns, TimerKey::Answer(vi.0));
         }
     }
 
@@ -256,7 +262,9 @@ impl Engine {
             return;
         };
         tx.in_flight.timer_set = false;
-        if tx.in_flight.unanswered() == 0 {
+        // Behind what is in flight a message may wait that is longer than the window.
+        let longer = tx.message.is_some() && tx.in_flight.holding;
+        if tx.in_flight.unanswered() == 0 && !longer {
             return;
         }
         let deadline_ns = tx.in_flight.deadline_ns;

@@ -21,8 +21,8 @@ const TALKS_NS: u64 = 2 * ULP_TIMEOUT_NS;
 
 impl World {
     fn endpoint(&self, (node, handle): EndName) -> Option<&Endpoint> {
-        let slot = handle as usize & 0xFFFF;
-        let ep = self.net.nodes[node].engine.endpoints.get(slot)?.as_ref()?;
+        let engine = &self.net.nodes[node].engine;
+        let ep = engine.endpoint(engine.place_of(handle))?;
         (ep.handle == handle).then_some(ep)
     }
 
@@ -59,7 +59,8 @@ impl World {
         let now_ns = self.net.now_ns;
         let identity = self.identity(at);
         let (node, handle) = identity.other;
-        let is_other = |actor: &Actor| actor.node == node && actor.vi.0 == handle & 0xFFFF;
+        let vi = self.net.nodes[node].engine.place_of(handle);
+        let is_other = |actor: &Actor| actor.node == node && actor.vi == vi;
         let other = self.actors.iter().position(is_other).expect("a VI");
         assert_ne!(other, at, "connected with itself");
         let other_link = self.other_link(&identity);

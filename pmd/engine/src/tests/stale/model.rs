@@ -87,6 +87,8 @@ pub(super) struct End {
     /// The ID of the descriptor of the first of them.
     first_send_id: u64,
     broken: bool,
+    /// With recovery: how far its messages are acknowledged.
+    acknowledged: Option<(u32, u32)>,
     /// The next message of the other end that can take a receive descriptor.
     next: u32,
     delivered: u32,
@@ -166,6 +168,7 @@ impl Model {
             posted: Vec::new(),
             first_send_id: 0,
             broken: true,
+            acknowledged: None,
             next: 0,
             delivered: 0,
             owners: HashMap::new(),
@@ -224,6 +227,7 @@ impl Model {
             end.posted.clear();
             end.first_send_id = queues.next_send_id;
             end.broken = false;
+            end.acknowledged = None;
             end.next = 0;
             end.delivered = 0;
             end.owners.clear();
@@ -451,6 +455,7 @@ impl Model {
         for at in 0..self.pairs.len() {
             for end in 0..2 {
                 self.judge_log(at, end)?;
+                self.judge_acknowledged(at, end)?;
             }
         }
         Ok(())
@@ -521,6 +526,23 @@ impl Model {
                 }
                 Event::Sent(..) | Event::Received(_) | Event::Async(_) => {}
             }
+        }
+        Ok(())
+    }
+
+    /// What is acknowledged stays acknowledged.
+    fn judge_acknowledged(&mut self, at: usize, end: usize) -> Verdict {
+        let this = &mut self.pairs[at].ends[end];
+        let ep = self.net.nodes[this.node].engine.endpoints[this.vi.slot()].as_ref();
+        let tx = ep.and_then(|ep| ep.tx.as_ref()).filter(|_| !this.broken);
+        let now = tx.and_then(|tx| Some(tx.recovery.as_ref()?.acknowledged_to()));
+        let before = core::mem::replace(&mut this.acknowledged, now);
+        let (Some(before), Some(now)) = (before, now) else {
+            return Ok(());
+        };
+        let further = now.0.wrapping_sub(before.0);
+        if further > i32::MAX as u32 || (further == 0 && now.1 < before.1) {
+            return Err(format!("acknowledged up to {now:?} after {before:?}"));
         }
         Ok(())
     }

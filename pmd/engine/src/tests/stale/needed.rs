@@ -74,6 +74,7 @@ fn nothing_stale_is_taken_of_other_connections() {
         Scene::Successive,
         Scene::AlikeHandles,
         Scene::AlikeHandlesFarMessages,
+        Scene::AlikeHandlesRecovering,
         Scene::OtherPeer,
         Scene::Flooded,
     ] {
@@ -186,6 +187,25 @@ fn answered_exchange_is_covered_by_answered_message() {
         Scene::Repeated(RR),
     );
     holds_without(&[Check::AnsweredExchange], Scene::FewExchanges);
+}
+
+#[test]
+fn older_acknowledgement_is_needed() {
+    for level in [RD, RR] {
+        needed(Check::OlderAcknowledgement, Scene::Recovering(level));
+    }
+}
+
+#[test]
+fn acknowledged_message_is_covered_by_dead_handle() {
+    covered(
+        Check::AcknowledgedMessage,
+        Check::DeadHandle,
+        Scene::AlikeHandlesRecovering,
+    );
+    for level in [RD, RR] {
+        holds_without(&[Check::AcknowledgedMessage], Scene::Recovering(level));
+    }
 }
 
 #[test]

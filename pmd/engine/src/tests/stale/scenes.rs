@@ -38,6 +38,8 @@ pub(super) enum Scene {
     AlikeHandles,
     /// The same, and message IDs are far from each other.
     AlikeHandlesFarMessages,
+    /// The same with Reliable Delivery and recovery.
+    AlikeHandlesRecovering,
     /// A VI is connected with one port, then with another one; few random bits.
     OtherPeer,
     /// One port is connected with two; each of those hears all frames, and has a like handle.
@@ -51,7 +53,7 @@ pub(super) enum Scene {
 }
 
 impl Scene {
-    pub(super) const ALL: [Scene; 19] = [
+    pub(super) const ALL: [Scene; 20] = [
         Scene::Repeated(UD),
         Scene::Repeated(RD),
         Scene::Repeated(RR),
@@ -66,6 +68,7 @@ impl Scene {
         Scene::Successive,
         Scene::AlikeHandles,
         Scene::AlikeHandlesFarMessages,
+        Scene::AlikeHandlesRecovering,
         Scene::OtherPeer,
         Scene::Flooded,
         Scene::Requests,
@@ -78,7 +81,7 @@ impl Scene {
         match self {
             Scene::SameIdentity | Scene::LongMessage => 0..1,
             Scene::Successive | Scene::AlikeHandles | Scene::AlikeHandlesFarMessages => 0..8,
-            Scene::OtherPeer => 0..8,
+            Scene::AlikeHandlesRecovering | Scene::OtherPeer => 0..8,
             Scene::Flooded => 0..24,
             _ => 0..4,
         }
@@ -134,6 +137,14 @@ impl Scene {
             ),
             Scene::AlikeHandles => connections(few_handles(seed, 0x000F_0007), 4),
             Scene::AlikeHandlesFarMessages => connections(few_handles(seed, 0xFF00_0007), 4),
+            Scene::AlikeHandlesRecovering => connections(
+                Setup {
+                    level: RD,
+                    recovery: true,
+                    ..few_handles(seed, 0xFF00_0007)
+                },
+                4,
+            ),
             Scene::OtherPeer => other_peer(few_handles(seed, 0x0003)),
             Scene::Flooded => flooded(Setup {
                 nodes: 3,

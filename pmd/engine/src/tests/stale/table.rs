@@ -42,7 +42,7 @@ macro_rules! row {
 }
 
 /// All of them.
-const ROWS: [Row; 19] = [
+const ROWS: [Row; 21] = [
     row!(
         Addresses,
         "1",
@@ -152,6 +152,24 @@ const ROWS: [Row; 19] = [
         "answered_exchange_is_covered_by_answered_message"
     ),
     row!(
+        OlderAcknowledgement,
+        "7",
+        "with recovery: an acknowledgement, by itself or carried, does not say less than one before",
+        "recovery/outgoing.rs",
+        [Counter::StaleAcknowledgements],
+        "what is acknowledged counts as unacknowledged again: it is asked for and sent again, and the window is full of it",
+        "older_acknowledgement_is_needed"
+    ),
+    row!(
+        AcknowledgedMessage,
+        "7",
+        "nor does it say more than was sent",
+        "recovery/outgoing.rs",
+        [Counter::DropStrayResponse],
+        "DeadHandle tells it: no acknowledgement of this connection says more; without both, one of an earlier connection completes a send that is not placed",
+        "acknowledged_message_is_covered_by_dead_handle"
+    ),
+    row!(
         KnownRequest,
         "connect",
         "(S_ID, FCVI_CONNECTION_ID) of a request is not that of one that is held, refused, accepted or connected",
@@ -199,8 +217,8 @@ const ROWS: [Row; 19] = [
     row!(
         DeadHandle,
         "held",
-        "a handle that was given up is not drawn again for R_A_TOV",
-        "dead.rs",
+        "a handle that was given up does not come again for R_A_TOV: a place goes through all of its numbers before",
+        "handles.rs",
         [],
         "a frame of the VI's earlier connection, once in 65,536 connections",
         "dead_handle_is_needed"
@@ -244,8 +262,8 @@ What P-10 says besides:
 | 5: a further frame while no message is open | `drop_no_context`: there is nothing that it could continue |
 | 5: RX_ID | not compared: requests have none yet, and answers repeat the OX_ID |
 | 6: abandoned contexts | need no list: a late frame of one has an older FCVI_MSG_ID (`drop_no_context`, `drop_other_message`, `drop_stale_message`), which OpenMessage and OlderMessage are tested for. While the message is still the newest, what is left of it is swallowed (`drop_discarded`) |
-| 7: responses at Reliable Delivery with recovery | an acknowledgement is cumulative: an older one says less than is known (`stale_acknowledgements`), and one of what was never sent is dropped (`drop_stray_response`) |
-| what is held | 16,384 handles and as many requests at most; if more end within R_A_TOV, the oldest are told by their random bits and message IDs alone, and a late request by the RESP2 that it never gets |
+| 7: OX_ID of an acknowledgement | not compared: it is that of the newest frame that came, of whatever message that was, and an acknowledgement that is told again for a stale frame names an exchange that has ended at its originator. What an acknowledgement says is its FCVI_MSG_ID and offset |
+| what is held | all handles, by their order: a place that goes through its numbers (4 million at 1024 VIs) within R_A_TOV has none until then (`no_handle`). 16,384 requests at most; if more end within R_A_TOV, a late one of the oldest is shown to a consumer, and comes to nothing by the RESP2 that it never gets |
 | a message ID comes round | after 2^32 messages of one direction of a connection, half of which must take longer than R_A_TOV: at 100 million messages a second it is 21 s |
 
 ## Scenes
