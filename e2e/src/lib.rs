@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | [`wire`] | two network namespaces and a veth pair between them |
 //! | [`segment`] | a bridge in a network namespace, and its taps |
+//! | [`hosts`] | hosts on such a network that know nothing of each other |
 //! | [`linux_peer`] | a Linux kernel as a Fibre Channel port on such a segment |
 //! | [`own_port`] | a port of ours, which tells what it sees |
 //! | [`process`] | a program that cannot outlive its test, and what it says |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod hosts;
 pub mod installation;
 pub mod linux_peer;
 pub mod nics;
