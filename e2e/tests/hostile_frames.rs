@@ -22,6 +22,8 @@ const RX_FRAMES: u32 = 16_384;
 const ROOM: u64 = 256;
 /// Long enough that what was seen is replayed within it.
 const R_A_TOV_MS: u32 = 60_000;
+/// Silence for as long shows that nothing has changed.
+const HOLD: Duration = Duration::from_secs(1);
 /// The host of the server, that of the clients, and that of the intruder.
 const SERVER: usize = 0;
 const CLIENT: usize = 1;
@@ -224,7 +226,7 @@ fn all_kinds(recovery: bool) {
         .collect();
     scene.flood(&kinds);
     // No neighbour came, none went, none logged in anew.
-    watcher.stay_silent(Duration::ZERO);
+    watcher.stay_silent(HOLD);
     watcher.leave();
     let reports = scene.end();
     for (kinds, counters) in KINDS.iter().filter(|(_, counters)| !counters.is_empty()) {

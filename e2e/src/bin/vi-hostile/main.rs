@@ -12,6 +12,7 @@ mod seen;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
@@ -122,7 +123,7 @@ impl Sender {
         self.waiting += 1;
         if self.waiting == BURST {
             self.flush()?;
-            std::thread::sleep(PAUSE);
+            thread::park_timeout(PAUSE);
         }
         Ok(())
     }
@@ -133,7 +134,7 @@ impl Sender {
             if self.waiting == 0 {
                 return Ok(());
             }
-            std::thread::sleep(PAUSE);
+            thread::park_timeout(PAUSE);
         }
         Err("the port takes nothing".into())
     }

@@ -25,14 +25,14 @@ const OWN: &[u8] = b"explorer";
 
 /// Obeys until the input ends.
 pub(crate) fn explore() -> Result<(), Failure> {
-    let station = Station::open()?;
+    let mut station = Station::open()?;
     println!("ready");
     let mut held = Vec::new();
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words.as_slice() {
-            ["see", hosts @ ..] => see(&station, hosts)?,
+            ["see", hosts @ ..] => see(&mut station, hosts)?,
             ["ask", host, name] => ask(&station, host, name)?,
             ["hold", name] => held.push(hold(&station, name)?),
             _ => return Err(format!("no such command: {line:?}").into()),
@@ -42,7 +42,7 @@ pub(crate) fn explore() -> Result<(), Failure> {
     station.finish()
 }
 
-fn see(station: &Station, wanted: &[&str]) -> Result<(), Failure> {
+fn see(station: &mut Station, wanted: &[&str]) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut found = station.nic().autodiscovery(HOPS)?;
@@ -55,7 +55,7 @@ fn see(station: &Station, wanted: &[&str]) -> Result<(), Failure> {
         if Instant::now() >= deadline {
             return Err(format!("sees {found:?}, not {wanted:?}").into());
         }
-        std::thread::sleep(LOOK_AGAIN);
+        station.watch(LOOK_AGAIN);
     }
 }
 
