@@ -189,18 +189,20 @@ fn connections_of_clients_and_peers() {
     assert_eq!(table.lines().count(), 2 + 10 + 1, "{table}");
 }
 
-#[test]
-fn an_interrupt_ends_a_run_of_connections() {
-    let path = json_path("connect-interrupt");
+/// Interrupts a run when it has printed the first line of its table, which begins with `head`: it must succeed all the same.
+/// Gives the lines after that one, and its results.
+fn interrupted(name: &str, arguments: &[&str], head: &str) -> (Vec<String>, Value) {
+    let path = json_path(name);
     let mut child = Command::new(env!("CARGO_BIN_EXE_vibench"))
-        .args(["connect", "--connections", "100000000", "--json"])
+        .args(arguments)
+        .arg("--json")
         .arg(&path)
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let head = lines.next().unwrap().unwrap();
-    assert!(head.starts_with("lv"), "{head}");
+    let first = lines.next().unwrap().unwrap();
+    assert!(first.starts_with(head), "{first}");
     let interrupt = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status()
@@ -212,32 +214,20 @@ fn an_interrupt_ends_a_run_of_connections() {
     std::fs::remove_file(&path).unwrap();
     let results: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(results[0]["ended_early"], "interrupted", "{text}");
-    assert_eq!(results[0]["half_made"], 0, "{text}");
+    (rest, results)
+}
+
+#[test]
+fn an_interrupt_ends_a_run_of_connections() {
+    let arguments = ["connect", "--connections", "100000000"];
+    let (_, results) = interrupted("connect-interrupt", &arguments, "lv");
+    assert_eq!(results[0]["half_made"], 0, "{results}");
 }
 
 #[test]
 fn an_interrupt_ends_both_ends_and_keeps_what_was_measured() {
-    let path = json_path("interrupt");
-    let mut child = Command::new(env!("CARGO_BIN_EXE_vibench"))
-        .args(["latency", "--seconds", "600", "--rounds", "100", "--json"])
-        .arg(&path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let head = lines.next().unwrap().unwrap();
-    assert!(head.starts_with("benchmark"), "{head}");
-    let interrupt = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(interrupt.success());
-    let rest: Vec<String> = lines.map(Result::unwrap).collect();
-    assert!(child.wait().unwrap().success());
-    let text = std::fs::read_to_string(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    let results: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(results[0]["ended_early"], "interrupted", "{text}");
+    let arguments = ["latency", "--seconds", "600", "--rounds", "100"];
+    let (rest, _) = interrupted("interrupt", &arguments, "benchmark");
     assert!(
         rest.iter().any(|line| line.contains("interrupted")),
         "{rest:?}"

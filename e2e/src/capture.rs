@@ -123,6 +123,12 @@ impl<'a> Capture<'a> {
         self.read_until(what, |bytes| frames(bytes).skip(before).any(&fits));
     }
 
+    /// What was captured so far, as the bytes of a capture file; the capture goes on.
+    pub fn so_far(&mut self) -> &[u8] {
+        self.bytes.extend(self.pieces.try_iter().flatten());
+        &self.bytes
+    }
+
     fn seen_by_interface(&self) -> u64 {
         let link = self.namespace.link(&self.interface);
         let count = |direction: &str| {
@@ -170,7 +176,10 @@ fn read_pieces(mut stream: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 }
 
 /// The whole frames in the bytes of a capture file.
-fn frames(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+///
+/// # Panics
+/// If the bytes are not those of a capture file.
+pub fn frames(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut at = FILE_HEADER_BYTES;
     std::iter::from_fn(move || {
         let length = bytes.get(at + 8..at + 12)?;

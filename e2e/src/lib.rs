@@ -2,13 +2,14 @@
 //!
 //! The tests in `tests/` run the programs that users run, as processes of their own, on shared memory
 //! and on a wire between two network namespaces. Nothing of the stack is linked into them; `vi-peer`, the
-//! program that counts what happens under faults and deaths, is a process like the others. So is `vi-stress`, which
-//! `ci/stress` starts.
+//! program that counts what happens under faults and deaths, is a process like the others. So are `vi-hostile`, which
+//! sends what no port should, and `vi-stress`, which `ci/stress` starts.
 //!
 //! | room | what is in it |
 //! | --- | --- |
 //! | [`wire`] | two network namespaces and a veth pair between them |
 //! | [`segment`] | a bridge in a network namespace, and its taps |
+//! | [`hosts`] | hosts on such a wire or segment that know nothing of each other |
 //! | [`linux_peer`] | a Linux kernel as a Fibre Channel port on such a segment |
 //! | [`own_port`] | a port of ours, which tells what it sees |
 //! | [`process`] | a program that cannot outlive its test, and what it says |
@@ -25,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod hosts;
 pub mod installation;
 pub mod linux_peer;
 pub mod nics;

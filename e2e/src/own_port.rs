@@ -104,6 +104,23 @@ impl OwnPort {
         }
     }
 
+    /// Waits until so many neighbours are logged in and their hosts are known.
+    ///
+    /// # Panics
+    /// If that takes too long.
+    pub fn wait_for_hosts(&mut self, count: usize) {
+        let mut known: Vec<u64> = Vec::new();
+        while known.len() < count {
+            let what = format!("{count} hosts, {} are known", known.len());
+            let is_news = |line: &Value| {
+                let neighbour = &line["neighbour"];
+                neighbour["host"].is_string() && !known.contains(&number(neighbour, "port_name"))
+            };
+            let (_, line) = self.wait_until(&what, PATIENCE, is_news);
+            known.push(number(&line["neighbour"], "port_name"));
+        }
+    }
+
     /// Waits until a neighbour is gone; gives the time.
     ///
     /// # Panics

@@ -156,6 +156,15 @@ pub fn is_beacon(frame: &[u8], port_id: u32) -> bool {
         && frame.get(16..20) == Some(&[0, 5, 0, 5])
 }
 
+/// Whether these bytes are a probe request for this N_Port_ID.
+pub fn is_probe(frame: &[u8], port_id: u32) -> bool {
+    let [_, high, middle, low] = port_id.to_be_bytes();
+    let vn_port_mac = [0x0e, 0xfd, 0, high, middle, low];
+    frame.get(12..14) == Some(&[0x89, 0x14])
+        && frame.get(16..20) == Some(&[0, 5, 0, 1])
+        && frame.windows(6).any(|bytes| bytes == vn_port_mac)
+}
+
 /// Every frame is FCoE with a right CRC or FIP with the descriptors that its kind has, and tshark finds nothing wrong in any.
 ///
 /// # Panics
@@ -285,6 +294,11 @@ mod tests {
         assert!(is_beacon(&bytes(&BEACON), 1));
         assert!(!is_beacon(&bytes(&BEACON), 2));
         assert!(!is_beacon(&bytes(&FCOE), 0x101));
+        let [ethernet, _, rest @ ..] = BEACON;
+        let probe = bytes(&[&[ethernet, "100000050001000a0000"], rest.as_slice()].concat());
+        assert!(is_probe(&probe, 1));
+        assert!(!is_probe(&probe, 2));
+        assert!(!is_probe(&bytes(&BEACON), 1));
         let fcoe = seen(&bytes(&FCOE));
         assert_eq!((fcoe.kind(), fcoe.s_id()), (Kind::Fcoe, "00.01.01"));
         assert_eq!(fcoe.wire_bytes(), 76);

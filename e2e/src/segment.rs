@@ -91,6 +91,15 @@ impl Segment {
             .ip(&format!("link set {name} master {BRIDGE}"));
     }
 
+    /// From now on whatever comes from a joined interface does not change where the bridge believes stations to be.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub fn distrust(&self, name: &str) {
+        self.namespace
+            .ip(&format!("link set {name} type bridge_slave learning off"));
+    }
+
     /// Parts an interface from the segment; its link stays up.
     ///
     /// # Panics

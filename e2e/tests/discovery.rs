@@ -1,87 +1,72 @@
 //! Hosts that know nothing of each other: ports get their N_Port_IDs and find each other by FIP VN2VN, log in, and learn
 //! by FARP which hosts they are.
 
-use std::path::PathBuf;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use e2e::capture::Capture;
+use e2e::hosts::{self, name};
 use e2e::installation::Installation;
-use e2e::nics::NicText;
 use e2e::port_frames::{PortFrame, judge_ports};
 use e2e::process::{PATIENCE, Running};
-use e2e::scratch::Scratch;
-use e2e::segment::{BRIDGE, Segment};
-use e2e::wire::Namespace;
+use e2e::segment::BRIDGE;
 
-/// From the start of a client until it has all its answers.
+/// From the start of the first program until the last client has all its answers.
 const FOUND_WITHIN: Duration = Duration::from_secs(3);
 const MTU_BYTES: u32 = 1500;
 
-/// Hosts on one segment, whose names only the hosts files know.
+/// Hosts, and the examples that run on them.
 struct Hosts {
-    hosts: Vec<(Namespace, PathBuf)>,
-    segment: Segment,
+    hosts: hosts::Hosts,
     installation: Installation,
-    _scratch: Scratch,
-}
-
-fn address(at: usize) -> String {
-    format!("192.0.2.{}", at + 1)
-}
-
-fn name(at: usize) -> String {
-    format!("host-{at}.example")
 }
 
 impl Hosts {
-    /// `more` adds to the configuration of a host.
-    fn new(count: usize, more: impl Fn(usize, NicText) -> NicText) -> Self {
-        let segment = Segment::new(MTU_BYTES);
-        let scratch = Scratch::new("discovery");
-        let names: Vec<String> = (0..count)
-            .map(|at| format!("{} {}\n", address(at), name(at)))
-            .collect();
-        let names = scratch.write("hosts", &names.concat());
-        let hosts = (0..count).map(|at| {
-            let interface = format!("eth{at}");
-            let nic = NicText::discovering(&interface, &address(at))
-                .key("hosts_file", format!("{names:?}"));
-            let config = more(at, nic).write(&scratch, &format!("{at}.toml"));
-            (segment.host(&interface), config)
-        });
+    fn new(hosts: hosts::Hosts) -> Self {
         Self {
-            hosts: hosts.collect(),
-            segment,
+            hosts,
             installation: Installation::new(),
-            _scratch: scratch,
         }
     }
 
-    fn plain(count: usize) -> Self {
-        Self::new(count, |_, nic| nic)
+    fn on_bridge(count: usize) -> Self {
+        Self::new(hosts::Hosts::on_bridge(count, MTU_BYTES, |_, nic| nic))
     }
 
-    /// One of the examples, on this host.
-    fn program(&self, at: usize, name: &str) -> Command {
-        let (namespace, config) = &self.hosts[at];
-        let mut command = namespace.program(self.installation.program(name));
-        command.env("VIADUCT_CONFIG", config);
-        command
+    /// A server that is on its way to listen.
+    fn start_server(&self, at: usize, clients: usize) -> Running {
+        let mut server = self
+            .hosts
+            .program(at, self.installation.program("EchoServer"));
+        server.args(["-c", &clients.to_string()]);
+        Running::start("EchoServer", &mut server)
     }
 
     fn server(&self, at: usize, clients: usize) -> Running {
-        let mut server = self.program(at, "EchoServer");
-        server.args(["-c", &clients.to_string()]);
-        let mut server = Running::start("EchoServer", &mut server);
+        let mut server = self.start_server(at, clients);
         server.wait_for("EchoServer: listening", PATIENCE);
         server
     }
 
     fn client(&self, at: usize, server: usize) -> Running {
-        let mut client = self.program(at, "EchoClient");
+        let mut client = self
+            .hosts
+            .program(at, self.installation.program("EchoClient"));
         client.args(["-t", "50000", &name(server)]);
         Running::start("EchoClient", &mut client)
+    }
+
+    /// Starts a server on the first host and a client on each other one, all at once; gives the time until the last client
+    /// has its answers.
+    fn all_meet(&self, count: usize) -> Duration {
+        let start = Instant::now();
+        let server = self.start_server(0, count - 1);
+        let clients: Vec<Running> = (1..count).map(|at| self.client(at, 0)).collect();
+        for client in clients {
+            all_well(&client.succeed(PATIENCE));
+        }
+        let took = start.elapsed();
+        server.succeed(PATIENCE);
+        took
     }
 }
 
@@ -91,7 +76,7 @@ fn all_well(said: &str) {
 
 #[test]
 fn a_client_finds_its_server_by_name() {
-    let hosts = Hosts::plain(2);
+    let hosts = Hosts::on_bridge(2);
     let server = hosts.server(0, 1);
     let start = Instant::now();
     all_well(&hosts.client(1, 0).succeed(PATIENCE));
@@ -101,33 +86,37 @@ fn a_client_finds_its_server_by_name() {
     server.succeed(PATIENCE);
 }
 
-/// All start at once, the server among them; what they say to find each other is judged.
+#[test]
+fn two_hosts_on_a_wire_find_each_other() {
+    let hosts = Hosts::new(hosts::Hosts::on_wire(MTU_BYTES));
+    let took = hosts.all_meet(2);
+    println!("\nnote: a wire: served {took:.2?} after both were started");
+    assert!(took < FOUND_WITHIN, "{took:?}");
+}
+
+/// What they say to find each other is judged.
 #[test]
 fn four_hosts_find_the_fifth() {
     const HOSTS: usize = 5;
-    let hosts = Hosts::plain(HOSTS);
-    let capture = Capture::start(hosts.segment.namespace(), BRIDGE);
-    let server = hosts.server(0, HOSTS - 1);
-    let start = Instant::now();
-    let clients: Vec<Running> = (1..HOSTS).map(|at| hosts.client(at, 0)).collect();
-    for client in clients {
-        all_well(&client.succeed(PATIENCE));
-    }
-    println!("\nnote: all four served after {:.2?}", start.elapsed());
-    server.succeed(PATIENCE);
+    let hosts = Hosts::on_bridge(HOSTS);
+    let capture = Capture::start(hosts.hosts.segment().namespace(), BRIDGE);
+    let took = hosts.all_meet(HOSTS);
+    println!("\nnote: a bridge: all four served {took:.2?} after all five were started");
     judge_ports(&PortFrame::all_of(capture));
+    assert!(took < FOUND_WITHIN, "{took:?}");
 }
 
 /// Two parts of a parallel program on each of two hosts, each connected with each other one.
 #[test]
 fn peers_of_two_hosts_find_each_other() {
-    let hosts = Hosts::plain(2);
+    let hosts = Hosts::on_bridge(2);
     let places = [0, 1, 0, 1];
     let running: Vec<Running> = places
         .iter()
         .enumerate()
         .map(|(rank, at)| {
-            let mut part = hosts.program(*at, "Peers");
+            let peers = hosts.installation.program("Peers");
+            let mut part = hosts.hosts.program(*at, peers);
             part.args(["-r", &rank.to_string(), "-n", "4", "-t", "50000"])
                 .args(places.map(name));
             Running::start("Peers", &mut part)
@@ -143,10 +132,10 @@ fn peers_of_two_hosts_find_each_other() {
 /// Both would like the same N_Port_ID, and neither is given up for it.
 #[test]
 fn ports_with_the_same_low_bits_find_each_other() {
-    let hosts = Hosts::new(2, |at, nic| {
+    let hosts = Hosts::new(hosts::Hosts::on_bridge(2, MTU_BYTES, |at, nic| {
         nic.key("port_name", format!("\"20:00:52:54:00:0{at}:12:34\""))
-    });
-    let capture = Capture::start(hosts.segment.namespace(), BRIDGE);
+    }));
+    let capture = Capture::start(hosts.hosts.segment().namespace(), BRIDGE);
     let server = hosts.server(0, 1);
     all_well(&hosts.client(1, 0).succeed(PATIENCE));
     server.succeed(PATIENCE);
@@ -160,7 +149,7 @@ fn ports_with_the_same_low_bits_find_each_other() {
 /// Nobody has the address: that is known as soon as nobody answers, not when the client's patience is over.
 #[test]
 fn a_host_that_is_not_there_is_not_reachable() {
-    let hosts = Hosts::plain(2);
+    let hosts = Hosts::on_bridge(2);
     let start = Instant::now();
     let ended = hosts.client(1, 0).finish(PATIENCE);
     let took = start.elapsed();

@@ -170,6 +170,15 @@ enum Begin {
     Apart,
 }
 
+impl Begin {
+    const ALL: [Self; 4] = [
+        Self::LargerFirst,
+        Self::SmallerFirst,
+        Self::Together,
+        Self::Apart,
+    ];
+}
+
 const CONTESTED: u32 = 5;
 const SMALLER: Mac = Mac([0x52, 0x54, 0, 0, 0, 5]);
 const LARGER: Mac = Mac([0x52, 0x54, 0, 1, 0, 5]);
@@ -203,26 +212,25 @@ fn contest(segment: &Segment, pair: &mut Pair, begin: Begin) -> [PortView; 2] {
     pair.wait_until_online()
 }
 
-/// Who must have the contested N_Port_ID, by the frames when it depends on chance.
-fn rightful_keeper(begin: Begin, frames: &[PortFrame]) -> Mac {
-    let first = |kind: Kind, mac: Mac| {
+/// Whether the port with the larger name must have the contested N_Port_ID, by the frames when it depends on chance;
+/// `smaller` and `larger` are the addresses of their interfaces.
+fn larger_keeps_it(begin: Begin, frames: &[PortFrame], smaller: &str, larger: &str) -> bool {
+    let first = |kind: Kind, mac: &str| {
         frames.iter().position(|frame| {
-            frame.kind() == kind
-                && frame.vn_port_id() == CONTESTED
-                && frame.source() == mac.to_string()
+            frame.kind() == kind && frame.vn_port_id() == CONTESTED && frame.source() == mac
         })
     };
     match begin {
-        Begin::LargerFirst | Begin::Apart => LARGER,
-        Begin::SmallerFirst => SMALLER,
+        Begin::LargerFirst | Begin::Apart => true,
+        Begin::SmallerFirst => false,
         // One that hears a probe before it has sent its own tries another identifier.
         Begin::Together => match (
-            first(Kind::ProbeRequest, LARGER),
-            first(Kind::ClaimNotification, SMALLER),
+            first(Kind::ProbeRequest, larger),
+            first(Kind::ClaimNotification, smaller),
         ) {
-            (None, _) => SMALLER,
-            (Some(probe), Some(claim)) if claim < probe => SMALLER,
-            (Some(_), _) => LARGER,
+            (None, _) => false,
+            (Some(probe), Some(claim)) => probe < claim,
+            (Some(_), None) => true,
         },
     }
 }
@@ -231,12 +239,7 @@ fn rightful_keeper(begin: Begin, frames: &[PortFrame]) -> Mac {
 fn equal_low_bits_of_the_port_names_resolve() {
     let segment = Segment::new(MTU_BYTES);
     let mut pair = Pair::boot(&segment, SMALLER, LARGER);
-    for begin in [
-        Begin::LargerFirst,
-        Begin::SmallerFirst,
-        Begin::Together,
-        Begin::Apart,
-    ] {
+    for begin in Begin::ALL {
         let capture = Capture::start(segment.namespace(), BRIDGE);
         let started = Instant::now();
         let [smaller, larger] = contest(&segment, &mut pair, begin);
@@ -244,7 +247,8 @@ fn equal_low_bits_of_the_port_names_resolve() {
         pair.stop();
         let frames = PortFrame::all_of(capture);
         judge_ports(&frames);
-        let (keeper, other) = if rightful_keeper(begin, &frames) == LARGER {
+        let macs = [SMALLER, LARGER].map(|mac| mac.to_string());
+        let (keeper, other) = if larger_keeps_it(begin, &frames, &macs[0], &macs[1]) {
             (larger, smaller)
         } else {
             (smaller, larger)

@@ -7,17 +7,20 @@ use e2e::capture::Capture;
 use e2e::linux_peer::{LinuxPeer, Mac};
 use e2e::nics::NicText;
 use e2e::own_port::{OwnPort, OwnView};
-use e2e::port_frames::{Kind, PortFrame, is_beacon, judge_ports};
+use e2e::port_frames::{Kind, PortFrame, is_beacon, is_probe, judge_ports};
 use e2e::process::PATIENCE;
 use e2e::scratch::Scratch;
 use e2e::segment::{BRIDGE, Segment};
 use e2e::wire::Namespace;
 
-use super::{BEACON_LOSS, BEACON_PERIOD, CONTESTED, LATENESS, MTU_BYTES, PLOGI};
+use super::{
+    BEACON_LOSS, BEACON_PERIOD, Begin, CONTESTED, LATENESS, MTU_BYTES, PLOGI, larger_keeps_it,
+};
 
 /// A port name that is in nobody's way: the N_Port_ID that it begins with is [`OUR_ID`].
 const OURS: u64 = 0x2000_5254_0000_0099;
 const OUR_ID: u32 = 0x99;
+const LINUX_TAP: &str = "linux";
 /// Silence for as long shows that a port is kept, beacon after beacon.
 const HOLD: Duration = Duration::from_secs(60);
 
@@ -156,50 +159,120 @@ fn linux_and_we_miss_each_other() {
     }
 }
 
-/// Whoever is up keeps the N_Port_ID, whichever has the larger port name.
+/// Linux and the configuration of a port of ours that wants the same N_Port_ID.
+struct Contest<'a> {
+    segment: &'a Segment,
+    host: &'a Namespace,
+    linux: &'a mut LinuxPeer,
+    config: PathBuf,
+    is_ours_larger: bool,
+}
+
+impl Contest<'_> {
+    fn start_linux(&mut self) {
+        self.linux.start();
+        let view = self.linux.wait_for_own("Online", PATIENCE);
+        assert_eq!(view.port_id, CONTESTED, "nobody else has it: {view:?}");
+    }
+
+    fn start_ours(&self) -> OwnPort {
+        let (port, own) = start_ours(self.host, &self.config);
+        assert_eq!(own.port_id, CONTESTED, "nobody else has it: {own:?}");
+        port
+    }
+
+    /// Has both begin; gives our port when it has an N_Port_ID.
+    fn begin(&mut self, begin: Begin, capture: &mut Capture<'_>) -> OwnPort {
+        let is_ours_first = match begin {
+            Begin::LargerFirst => self.is_ours_larger,
+            Begin::SmallerFirst => !self.is_ours_larger,
+            Begin::Together => {
+                // Linux takes its time before it asks for the first time.
+                self.linux.start();
+                capture.wait_for_frame("a probe", |frame| is_probe(frame, CONTESTED));
+                return start_ours(self.host, &self.config).0;
+            }
+            Begin::Apart => {
+                self.segment.part(LINUX_TAP);
+                self.start_linux();
+                let port = self.start_ours();
+                self.segment.join(LINUX_TAP);
+                return port;
+            }
+        };
+        if is_ours_first {
+            let port = self.start_ours();
+            self.linux.start();
+            port
+        } else {
+            self.start_linux();
+            start_ours(self.host, &self.config).0
+        }
+    }
+}
+
+/// Whichever has the larger port name, and whichever is up first.
 #[test]
 fn linux_and_we_contest_an_n_port_id() {
     let scratch = Scratch::new("linux-peer");
     let segment = Segment::new(MTU_BYTES);
     let host = segment.host("ours");
     let mac = Mac([0x52, 0x54, 0, 1, 0, 5]);
-    let mut linux = LinuxPeer::boot(&segment, "linux", mac);
+    let mut linux = LinuxPeer::boot(&segment, LINUX_TAP, mac);
     linux.wait_until_ready();
     let low = u64::from(CONTESTED);
-    for (ours_first, name) in [
-        (true, 0x2000_5253_0000_0000 | low),
-        (false, 0x2000_5255_0000_0000 | low),
-    ] {
-        let capture = Capture::start(segment.namespace(), BRIDGE);
-        let config = ours(&scratch, "ours", name);
-        if !ours_first {
-            linux.start();
-            let view = linux.wait_for_own("Online", PATIENCE);
-            assert_eq!(view.port_id, CONTESTED, "{view:?}");
-        }
-        let (mut port, own) = start_ours(&host, &config);
-        if ours_first {
-            assert_eq!(own.port_id, CONTESTED, "nobody else has it");
-            linux.start();
-        }
-        let seen = port.wait_for_login(mac.port_name(), "logged in", PATIENCE);
-        let remote = linux.wait_for_remote(name, "Online", PATIENCE);
-        assert_eq!(remote.port_id, own.port_id);
-        let (keeper, other) = if ours_first {
-            (own.port_id, seen.port_id)
-        } else {
-            (seen.port_id, own.port_id)
+    let names = [
+        (false, 0x2000_5253_0000_0000),
+        (true, 0x2000_5255_0000_0000),
+    ];
+    for ((is_ours_larger, name), begin) in names
+        .into_iter()
+        .flat_map(|name| Begin::ALL.map(|begin| (name, begin)))
+    {
+        let name = name | low;
+        let mut capture = Capture::start(segment.namespace(), BRIDGE);
+        let started = Instant::now();
+        let mut contest = Contest {
+            segment: &segment,
+            host: &host,
+            linux: &mut linux,
+            config: ours(&scratch, "ours", name),
+            is_ours_larger,
         };
-        println!("\nnote: ours first: {ours_first}: {keeper:06x} stays, the other is {other:06x}");
-        assert_eq!(keeper, CONTESTED);
-        assert!(
-            (1..=0xfffe).contains(&other) && other != CONTESTED,
-            "{other:06x}"
-        );
+        let mut port = contest.begin(begin, &mut capture);
+        let theirs = port.wait_for_login(mac.port_name(), "logged in", PATIENCE);
+        let ours = linux.wait_for_remote(name, "Online", PATIENCE);
+        let took = started.elapsed();
         port.leave();
         linux.wait_for_remote(name, "Blocked", LATENESS);
         linux.stop();
-        judge_ports(&PortFrame::all_of(capture));
+        let frames = PortFrame::all_of(capture);
+        judge_ports(&frames);
+
+        let own_mac = host.link("ours")["address"]
+            .as_str()
+            .expect("an address")
+            .to_owned();
+        let mut macs = [own_mac, mac.to_string()];
+        if is_ours_larger {
+            macs.reverse();
+        }
+        let larger_keeps_it = larger_keeps_it(begin, &frames, &macs[0], &macs[1]);
+        let what = format!("{begin:?}, ours larger: {is_ours_larger}");
+        let (keeper, other) = if larger_keeps_it == is_ours_larger {
+            (ours.port_id, theirs.port_id)
+        } else {
+            (theirs.port_id, ours.port_id)
+        };
+        println!(
+            "\nnote: {what}: ours is {:06x}, Linux {:06x}, after {took:.1?}",
+            ours.port_id, theirs.port_id
+        );
+        assert_eq!(keeper, CONTESTED, "{what}");
+        assert!(
+            (1..=0xfffe).contains(&other) && other != CONTESTED,
+            "{what}"
+        );
     }
     linux.power_off();
 }

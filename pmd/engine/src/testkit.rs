@@ -6,8 +6,10 @@
 //! | [`host`] | queues, memory and a log of everything a consumer would see |
 //! | [`wire`] | frames on their way: lost, doubled, damaged, late |
 //! | [`without`] | checks left out, to show what they are for |
+//! | [`document`] | tables in `docs/spec`, written and compared |
 //! | [`net`] | engines, hosts and wire under one injected clock |
 
+pub(crate) mod document;
 pub(crate) mod host;
 pub(crate) mod net;
 pub(crate) mod rng;

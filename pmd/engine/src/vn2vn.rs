@@ -192,6 +192,12 @@ impl Vn2vn {
         self.neighbours.iter()
     }
 
+    /// Whether the owner has something with the neighbour that has this N_Port_ID: then it does not make room for others
+    /// before it is silent, even if no beacon of it came. It is forgotten with the neighbour.
+    pub fn keep(&mut self, id: NPortId, is_kept: bool) {
+        self.neighbours.keep(id, is_kept);
+    }
+
     fn has_id(&self) -> bool {
         matches!(self.state, Vn2vnState::Claim | Vn2vnState::Up)
     }

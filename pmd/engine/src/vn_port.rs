@@ -381,8 +381,14 @@ impl VnPort {
         }
         while let Some(event) = self.logins.poll_event() {
             match event {
-                LoginEvent::LoggedIn(login) => return Some(VnPortEvent::LoggedIn(login)),
-                LoginEvent::LoggedOut { id, .. } => return Some(VnPortEvent::LoggedOut(id)),
+                LoginEvent::LoggedIn(login) => {
+                    self.discovery.keep(login.id, true);
+                    return Some(VnPortEvent::LoggedIn(login));
+                }
+                LoginEvent::LoggedOut { id, .. } => {
+                    self.discovery.keep(id, false);
+                    return Some(VnPortEvent::LoggedOut(id));
+                }
                 LoginEvent::Host { id, host } => return Some(VnPortEvent::Host { id, host }),
                 // What fails is tried again, and counted.
                 LoginEvent::LoginFailed { .. } => return Some(VnPortEvent::NeighboursChanged),

@@ -7,6 +7,7 @@
 
 mod breaks;
 mod echo;
+mod explore;
 mod failure;
 mod flood;
 mod message;
@@ -41,6 +42,8 @@ enum Role {
         #[arg(long)]
         own: String,
     },
+    /// Does what its input says, a line each, and tells what comes of it.
+    Explore,
     /// Connects, sees its NIC fail, takes it down and, told so by its input, opens it again.
     Outlive {
         #[command(flatten)]
@@ -99,6 +102,7 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().role {
         Role::Serve { name } => echo::serve(&name),
         Role::Ping { server, own } => echo::ping(&server, &own),
+        Role::Explore => explore::explore(),
         Role::Outlive {
             server,
             own,

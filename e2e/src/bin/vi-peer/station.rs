@@ -109,7 +109,7 @@ impl Station {
     }
 
     /// Takes note of events for so long at most, or until one comes.
-    fn watch(&mut self, limit: Duration) {
+    pub(crate) fn watch(&mut self, limit: Duration) {
         self.seen.extend(self.events.recv_timeout(limit).ok());
         self.seen.extend(self.events.try_iter());
     }

@@ -107,6 +107,18 @@ impl Net {
         assert!(matches!(self.outcome(SERVER, b), Some(Ok(_))));
     }
 
+    /// A VI at each end, and a request of the client for as long as it takes, which the server's
+    /// consumer has seen and not answered.
+    pub(crate) fn ask(&mut self, level: Level) -> (ViIndex, ViIndex, ConnId) {
+        let a = self.create(CLIENT, params(level));
+        let b = self.create(SERVER, params(level));
+        let listener = self.listen(SERVER, "x");
+        self.request(CLIENT, a, "x", &[SERVER], None);
+        self.settle();
+        let request = self.indication(SERVER, listener);
+        (a, b, request.expect("a request").conn)
+    }
+
     pub(crate) fn create(&mut self, node: usize, params: ViParams) -> ViIndex {
         self.nodes[node]
             .engine

@@ -294,18 +294,13 @@ fn the_server_knows_the_clients_time_out_even_if_nobody_tells_it() {
 #[test]
 fn disconnect_ends_a_waiting_connect_call() {
     let mut net = Net::pair();
-    let a = net.create(CLIENT, params(RD));
-    let b = net.create(SERVER, params(RD));
-    let listener = net.listen(SERVER, "x");
-    net.request(CLIENT, a, "x", &[SERVER], None);
-    net.settle();
+    let (a, b, conn) = net.ask(RD);
     let events = net.nodes[CLIENT].host.control_events;
     net.disconnect(CLIENT, a);
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::InvalidState));
     assert_eq!(net.nodes[CLIENT].host.control_events, events + 1);
     assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
     net.settle();
-    let conn = net.indication(SERVER, listener).unwrap().conn;
     let late = net.accept(SERVER, conn, b);
     assert_eq!(late, Err(ConnectError::Timeout));
 }
@@ -313,12 +308,7 @@ fn disconnect_ends_a_waiting_connect_call() {
 #[test]
 fn disconnect_ends_a_waiting_accept_call() {
     let mut net = Net::pair();
-    let a = net.create(CLIENT, params(RD));
-    let b = net.create(SERVER, params(RD));
-    let listener = net.listen(SERVER, "x");
-    net.request(CLIENT, a, "x", &[SERVER], None);
-    net.settle();
-    let conn = net.indication(SERVER, listener).unwrap().conn;
+    let (a, b, conn) = net.ask(RD);
     net.wire.lose(CLIENT, Resp2, 1);
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
@@ -373,12 +363,7 @@ fn a_peer_that_takes_no_legal_frame_is_refused() {
 #[test]
 fn a_server_that_takes_no_legal_frame_is_left() {
     let mut net = Net::pair();
-    let a = net.create(CLIENT, params(RD));
-    let b = net.create(SERVER, params(RD));
-    let listener = net.listen(SERVER, "x");
-    net.request(CLIENT, a, "x", &[SERVER], None);
-    net.settle();
-    let conn = net.indication(SERVER, listener).unwrap().conn;
+    let (a, b, conn) = net.ask(RD);
     net.nodes[SERVER].engine.config.data_field_bytes = 16;
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
@@ -393,12 +378,7 @@ fn a_server_that_takes_no_legal_frame_is_left() {
 #[test]
 fn a_server_that_accepts_what_does_not_match_is_left() {
     let mut net = Net::pair();
-    let a = net.create(CLIENT, params(RD));
-    let b = net.create(SERVER, params(RD));
-    let listener = net.listen(SERVER, "x");
-    net.request(CLIENT, a, "x", &[SERVER], None);
-    net.settle();
-    let conn = net.indication(SERVER, listener).unwrap().conn;
+    let (a, b, conn) = net.ask(RD);
     net.wire.cut = true;
     net.accept(SERVER, conn, b).unwrap();
     net.wire.cut = false;

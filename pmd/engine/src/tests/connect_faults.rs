@@ -15,12 +15,7 @@ const RETRY: u64 = 5 * S;
 
 /// A request of the client that the server's consumer holds.
 fn held(net: &mut Net) -> (ViIndex, ViIndex, ConnId) {
-    let a = net.create(CLIENT, params(RD));
-    let b = net.create(SERVER, params(RD));
-    let listener = net.listen(SERVER, "x");
-    net.request(CLIENT, a, "x", &[SERVER], None);
-    net.settle();
-    let conn = net.indication(SERVER, listener).expect("a request").conn;
+    let (a, b, conn) = net.ask(RD);
     (a, b, conn)
 }
 

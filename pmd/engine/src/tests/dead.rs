@@ -62,15 +62,10 @@ fn a_request_that_its_end_overtook_is_shown_to_nobody() {
 #[test]
 fn a_request_whose_acceptance_came_too_late_is_shown_to_nobody_again() {
     let mut net = Net::pair();
-    let a = net.create(CLIENT, params(RD));
-    let b = net.create(SERVER, params(RD));
-    let listener = net.listen(SERVER, "x");
-    net.request(CLIENT, a, "x", &[SERVER], None);
-    net.settle();
+    let (a, b, conn) = net.ask(RD);
     let request = net.frames(CLIENT, Rqst)[0].clone();
     net.wire.lose(CLIENT, DisconnectRequest, u32::MAX);
     net.disconnect(CLIENT, a);
-    let conn = net.indication(SERVER, listener).expect("a request").conn;
     net.accept(SERVER, conn, b).expect("a match");
     net.disconnect(SERVER, b);
     net.settle();
@@ -81,13 +76,8 @@ fn a_request_whose_acceptance_came_too_late_is_shown_to_nobody_again() {
 #[test]
 fn half_a_connection_that_took_too_long_is_asked_for_again() {
     let mut net = Net::pair();
-    let a = net.create(CLIENT, params(RD));
-    let b = net.create(SERVER, params(RD));
-    let listener = net.listen(SERVER, "x");
-    net.request(CLIENT, a, "x", &[SERVER], None);
-    net.settle();
+    let (a, b, conn) = net.ask(RD);
     net.wire.lose(SERVER, Resp1, u32::MAX);
-    let conn = net.indication(SERVER, listener).expect("a request").conn;
     net.accept(SERVER, conn, b).expect("a match");
     let listener = net.listen(SERVER, "x");
     net.advance(20 * S);

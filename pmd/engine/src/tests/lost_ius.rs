@@ -8,6 +8,7 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
 
+use crate::testkit::document::compare;
 use crate::testkit::host::Event;
 use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config, params};
 use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, RemoteVi, ViIndex};
@@ -23,10 +24,7 @@ const LATE: u64 = 9 * S;
 /// Everything is over then.
 const END_MS: u64 = 80_000;
 
-const DOCUMENT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../docs/spec/lost-connection-ius.md"
-);
+const DOCUMENT: &str = "lost-connection-ius.md";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
@@ -390,13 +388,5 @@ fn document() -> String {
 
 #[test]
 fn each_connection_iu_lost_repeated_and_late() {
-    let found = document();
-    if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
-        std::fs::write(DOCUMENT, &found).expect("a writable tree");
-    }
-    let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
-    assert!(
-        written == found,
-        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine lost_ius\n{found}"
-    );
+    compare(DOCUMENT, "lost_ius", &document());
 }

@@ -12,6 +12,7 @@ use fcvi_frame::iu::Opcode::{
     ReadRequest, ReadResponse, SendRequest,
 };
 
+use crate::testkit::document::compare;
 use crate::testkit::host::Event;
 use crate::testkit::net::{CLIENT, Net, S, SERVER, params};
 use crate::{AsyncError, ConnId, ConnectError, Level, Status, ViIndex};
@@ -376,11 +377,6 @@ fn table(node: usize, states: &[At], frames: Vec<(&'static str, Vec<u8>)>) -> St
     table
 }
 
-const DOCUMENT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../docs/spec/connection-states.md"
-);
-
 const HEAD: &str = "# Connections: every state, every event
 
 Made by `pmd/engine/src/tests/states.rs`: `VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine tests::states`.
@@ -412,13 +408,5 @@ fn document() -> String {
 
 #[test]
 fn every_event_in_every_state() {
-    let found = document();
-    if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
-        std::fs::write(DOCUMENT, &found).expect("a writable tree");
-    }
-    let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
-    assert!(
-        written == found,
-        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine tests::states\n{found}"
-    );
+    compare("connection-states.md", "tests::states", &document());
 }

@@ -86,7 +86,7 @@ pub enum GoneReason {
     Changed,
     /// Another port has its N_Port_ID now.
     Displaced,
-    /// It never sent a beacon, and there was no room for others.
+    /// It never sent a beacon, the owner did not keep it, and there was no room for others.
     Evicted,
 }
 
@@ -103,12 +103,19 @@ struct Entry {
     neighbour: Neighbour,
     heard_ns: u64,
     has_beaconed: bool,
+    /// The owner has something with it.
+    is_kept: bool,
     path: Path,
     told: Told,
     gone: Option<GoneReason>,
 }
 
 impl Entry {
+    /// It must make room for others: only its claim speaks for it, and claims are cheap.
+    fn is_to_yield(&self) -> bool {
+        self.gone.is_none() && !self.has_beaconed && !self.is_kept
+    }
+
     /// Its first beacon came and its path is known, and the owner was told neither.
     fn is_to_be_heard(&self) -> bool {
         let is_usable = self.has_beaconed && self.neighbour.path_fcoe_bytes.is_some();
@@ -253,6 +260,7 @@ impl Neighbours {
             neighbour,
             heard_ns: now_ns,
             has_beaconed: false,
+            is_kept: false,
             path: Path::new(now_ns, full_bytes, config),
             told: Told::Nothing,
             gone: None,
@@ -260,14 +268,10 @@ impl Neighbours {
         counters.count(Vn2vnCounter::Found);
     }
 
-    /// The oldest one that never sent a beacon makes room: claims are cheap.
+    /// The oldest one that must makes room.
     fn evict(&mut self, counters: &mut Vn2vnCounters) {
-        let silent = |entry: &&Entry| entry.gone.is_none() && !entry.has_beaconed;
-        let oldest = self
-            .entries
-            .iter()
-            .filter(silent)
-            .min_by_key(|e| e.heard_ns);
+        let entries = self.entries.iter().filter(|entry| entry.is_to_yield());
+        let oldest = entries.min_by_key(|entry| entry.heard_ns);
         if let Some(port_name) = oldest.map(|entry| entry.neighbour.port_name) {
             self.end(GoneReason::Evicted, |n| n.port_name == port_name, counters);
         }
@@ -292,6 +296,13 @@ impl Neighbours {
         }
     }
 
+    /// Whether this neighbour stays until it is silent, even if no beacon of it came.
+    pub(super) fn keep(&mut self, id: NPortId, is_kept: bool) {
+        if let Some(entry) = self.find(|n| n.id == id) {
+            entry.is_kept = is_kept;
+        }
+    }
+
     /// A response of this size came.
     fn arrived(&mut self, port_name: u64, pdu_bytes: usize) {
         let own_fcoe_bytes = self.own_fcoe_bytes;
@@ -313,11 +324,8 @@ impl Neighbours {
         config: &Vn2vnConfig,
     ) -> Beaconed {
         let own_fcoe_bytes = self.own_fcoe_bytes;
-        let is_full = self.entries.len() >= self.max
-            && self
-                .entries
-                .iter()
-                .all(|e| e.has_beaconed || e.gone.is_some());
+        let is_full =
+            self.entries.len() >= self.max && !self.entries.iter().any(Entry::is_to_yield);
         let Some(entry) = self.find(|n| n.is_from(port)) else {
             return if is_full {
                 Beaconed::NoRoom

@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::{Event, Fault, Rank, orders};
+use crate::testkit::document::compare;
 use crate::testkit::net::{CLIENT, SERVER};
 
-const DOCUMENT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../docs/spec/crossed-requests.md"
-);
+const DOCUMENT: &str = "crossed-requests.md";
 
 /// How two requests cross.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -172,13 +170,5 @@ fn document() -> String {
 /// The table of what happens in which order, for both winners.
 #[test]
 fn every_order_makes_one_connection() {
-    let found = document();
-    if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
-        std::fs::write(DOCUMENT, &found).expect("a writable tree");
-    }
-    let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
-    assert!(
-        written == found,
-        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine peer_crossed\n{found}"
-    );
+    compare(DOCUMENT, "peer_crossed", &document());
 }

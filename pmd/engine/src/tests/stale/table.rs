@@ -6,11 +6,9 @@ use std::fmt::Write;
 use super::scenes::Scene;
 use crate::Counter;
 use crate::synonym::Check;
+use crate::testkit::document::compare;
 
-const DOCUMENT: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../docs/spec/synonym-checks.md"
-);
+const DOCUMENT: &str = "synonym-checks.md";
 const TESTS: &str = include_str!("needed.rs");
 
 struct Row {
@@ -330,13 +328,5 @@ fn every_check_has_its_place_its_counter_and_its_test() {
 
 #[test]
 fn the_document_says_what_is_so() {
-    let found = document();
-    if std::env::var_os("VIPL_WRITE_DOCUMENTS").is_some() {
-        std::fs::write(DOCUMENT, &found).expect("a writable tree");
-    }
-    let written = std::fs::read_to_string(DOCUMENT).unwrap_or_default();
-    assert!(
-        written == found,
-        "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vi-engine stale::table"
-    );
+    compare(DOCUMENT, "stale::table", &document());
 }

@@ -1,0 +1,82 @@
+//! A program that looks for other hosts, and asks them for connections, as its input says.
+//!
+//! | line | what is done | what is told |
+//! | --- | --- | --- |
+//! | `see HOST...` | waits until autodiscovery lists these hosts and no other | `sees HOST...` |
+//! | `ask HOST NAME` | asks for a connection once, and ends it | `asked HOST connected`, or what the call returned |
+//! | `hold NAME` | waits for a connection request, which stays without an answer | `holds CLIENT` |
+//!
+//! Hosts are told by their addresses, the smallest first.
+
+use std::io::{self, BufRead};
+use std::time::{Duration, Instant};
+
+use vipl::{ConnectionRequest, ReliabilityLevel, Timeout};
+
+use crate::Failure;
+use crate::station::{PATIENCE, Station};
+
+/// Nothing tells of a change of what is discovered: it is asked for this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Hosts that are no further away than any that there is.
+const HOPS: u64 = 1;
+/// What the program calls itself.
+const OWN: &[u8] = b"explorer";
+
+/// Obeys until the input ends.
+pub(crate) fn explore() -> Result<(), Failure> {
+    let mut station = Station::open()?;
+    println!("ready");
+    let mut held = Vec::new();
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        match words.as_slice() {
+            ["see", hosts @ ..] => see(&mut station, hosts)?,
+            ["ask", host, name] => ask(&station, host, name)?,
+            ["hold", name] => held.push(hold(&station, name)?),
+            _ => return Err(format!("no such command: {line:?}").into()),
+        }
+    }
+    drop(held);
+    station.finish()
+}
+
+fn see(station: &mut Station, wanted: &[&str]) -> Result<(), Failure> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut found = station.nic().autodiscovery(HOPS)?;
+        found.sort_unstable();
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        if found == wanted {
+            println!("sees {}", found.join(" "));
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(format!("sees {found:?}, not {wanted:?}").into());
+        }
+        station.watch(LOOK_AGAIN);
+    }
+}
+
+fn ask(station: &Station, host: &str, name: &str) -> Result<(), Failure> {
+    let vi = station.vi(ReliabilityLevel::ReliableDelivery, host)?;
+    let local = station.nic().local_address(OWN)?;
+    let remote = station.nic().remote_address(host, name.as_bytes())?;
+    match vi.connect(&local, &remote, Timeout::After(PATIENCE)) {
+        Ok(_) => println!("asked {host} connected"),
+        Err(error) => println!("asked {host} {error:?}"),
+    }
+    vi.disconnect()?;
+    Ok(())
+}
+
+fn hold(station: &Station, name: &str) -> Result<ConnectionRequest, Failure> {
+    let local = station.nic().local_address(name.as_bytes())?;
+    let request = station
+        .nic()
+        .connect_wait(&local, Timeout::After(PATIENCE))?;
+    let client = request.remote().discriminator.as_bytes();
+    println!("holds {}", String::from_utf8_lossy(client));
+    Ok(request)
+}
