@@ -324,9 +324,9 @@ impl Engine {
         Acknowledged::Further
     }
 
-    /// The other end lives: whatever is expected of it has its time from now on. Its questions
-    /// are answered only if it is `further` than it was, or has everything that was sent: one
-    /// that takes nothing is asked so often, and no more. The data of a read has FCVI_ULP_TIMEOUT.
+    /// The other end lives: whatever is expected of it has its time from now on. It has answered
+    /// what it was asked if it is `further` than it was, or has everything: one that lives and
+    /// takes nothing is given up as one that is silent. Data of a read has FCVI_ULP_TIMEOUT.
     pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex, further: bool) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
