@@ -22,7 +22,7 @@ fn measure(name: &str, arguments: &[&str]) -> Vec<Value> {
     let path = json_path(name);
     let mut all = arguments.to_vec();
     let text = path.to_str().unwrap().to_owned();
-    all.extend(["--seconds", "1", "--warmup", "0.1", "--json", &text]);
+    all.extend(["--seconds", "0.3", "--warmup", "0.05", "--json", &text]);
     let output = vibench(&all);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{all:?}: {said}");
