@@ -99,11 +99,15 @@ const KINDS: &[(&[&str], &[&str])] = &[
             "vn_port_vn2vn_drop_bad_descriptor",
         ],
     ),
+    // Other programs of the host log in and out, too, at the same interface.
     (
-        &["unknown_fip"],
+        &["unknown_fip", "replayed_fip_els"],
         &[
             "vn_port_drop_other_fip",
             "vn_port_vn2vn_drop_other_operation",
+            "vn_port_repeated",
+            "vn_port_drop_late_reply",
+            "vn_port_drop_stray_reply",
         ],
     ),
     (&["wrong_source_fip"], &["vn_port_vn2vn_drop_bad_address"]),

@@ -24,6 +24,8 @@
 //! | `outcome` | requests and news, as the states have them |
 //! | `request`, `process` | what others ask, and the answers |
 //! | `reply` | what others answer |
+//! | `accepted` | requests of others that were believed |
+//! | `doubt` | is that port still logged in? |
 //! | `abort` | exchanges that others abort |
 //! | `farp`, `hosts` | host addresses to N_Ports |
 //! | `query` | the host of a port |
@@ -31,8 +33,10 @@
 //! | `exchanges` | the OX_IDs of our requests |
 
 mod abort;
+mod accepted;
 mod config;
 mod counters;
+mod doubt;
 mod exchanges;
 mod farp;
 mod frames;
@@ -62,6 +66,7 @@ pub use frames::{Carrier, ElsOut, FipService};
 pub use port::{LoginFailure, LogoutReason, Neighbour, PortLogin, PortView};
 pub use state::PortState;
 
+use accepted::Accepted;
 use exchanges::ExchangeIds;
 use hosts::Hosts;
 use limit::PerSecond;
@@ -145,6 +150,7 @@ pub struct LoginMachine {
     ids: Vec<NPortId>,
     hosts: Hosts,
     exchanges: ExchangeIds,
+    accepted: Accepted,
     random: Random,
     answers: VecDeque<ElsOut>,
     aborts: VecDeque<LoginEvent>,
@@ -164,6 +170,7 @@ impl LoginMachine {
     /// A machine without N_Port_ID and neighbours. `seed`: 64 random bits.
     #[must_use]
     pub fn new(config: LoginConfig, seed: u64) -> Self {
+        let mut random = Random::new(seed);
         Self {
             id: None,
             is_closing: false,
@@ -174,9 +181,11 @@ impl LoginMachine {
                 config.first_ox_id,
                 config.ox_ids,
                 config.max_neighbours,
+                random.next(),
                 config.r_a_tov_ns,
             ),
-            random: Random::new(seed),
+            accepted: Accepted::new(config.max_neighbours, config.r_a_tov_ns),
+            random,
             answers: VecDeque::with_capacity(usize::from(config.max_answers)),
             aborts: VecDeque::with_capacity(usize::from(config.max_aborts)),
             changed: false,
@@ -282,6 +291,7 @@ impl LoginMachine {
                 self.apply(now_ns, at, Event::Timeout, None);
             }
         }
+        self.doubts_timeout(now_ns);
         self.queries_timeout(now_ns);
         self.hosts_timeout(now_ns);
         self.settle();
@@ -300,6 +310,7 @@ impl LoginMachine {
         }
         let request = self
             .unsent_request(id)
+            .or_else(|| self.unsent_doubt(id))
             .or_else(|| self.unsent_query(id))
             .or_else(|| self.unsent_farp(id));
         match request {

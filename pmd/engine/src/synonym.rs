@@ -50,6 +50,12 @@ pub(crate) enum Check {
     DeadHandle,
     /// A request that came to a connection, or was taken back, is dead for R_A_TOV.
     DeadRequest,
+    /// A port that is logged in confirms an FLOGI before it is believed.
+    ConfirmedLogin,
+    /// A PLOGI or LOGO that was accepted is not believed again for R_A_TOV.
+    AcceptedLogin,
+    /// The sender: the OX_ID of a link service is dead for twice R_A_TOV, answered or not.
+    DeadLoginExchange,
 }
 
 /// Is this check left out? Never, but in a test that says so.

@@ -14,6 +14,7 @@ pub(crate) const KINDS: &[(&str, Make)] = &[
     ("unknown_fip", unknown_fip),
     ("wrong_source_fip", wrong_source_fip),
     ("replayed_fip", replayed_fip),
+    ("replayed_fip_els", replayed_fip_els),
     ("made_up_claim", made_up_claim),
 ];
 
@@ -65,6 +66,10 @@ fn wrong_source_fip(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
 
 fn replayed_fip(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
     rng.one(&seen.vn2vn).cloned()
+}
+
+fn replayed_fip_els(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    rng.one(&seen.fip_els).cloned()
 }
 
 /// A claim as a port would send it that is not there.

@@ -11,6 +11,7 @@ use crate::bytes::{
 const SEND_REQUEST: u8 = 0x01;
 const CONNECT_REQUEST: u8 = 0x11;
 const ELS_REQUEST: u8 = 0x22;
+const FIP_LINK_SERVICE: u32 = 2;
 const FIP_VN2VN: u32 = 5;
 
 /// Frames of the network, those to the two victims by what they are.
@@ -29,6 +30,8 @@ pub(crate) struct Seen {
     pub(crate) fip: Vec<Vec<u8>>,
     /// Those of them of VN2VN.
     pub(crate) vn2vn: Vec<Vec<u8>>,
+    /// Those of them that carry link services.
+    pub(crate) fip_els: Vec<Vec<u8>>,
     /// The N_Port_IDs that somebody has.
     pub(crate) taken: Vec<u32>,
 }
@@ -79,6 +82,7 @@ impl Seen {
             els_requests: owned(&|f| is_els(f) && to_victims(f) && f[R_CTL] == ELS_REQUEST),
             fip: owned(&is_fip),
             vn2vn: owned(&|f| is_fip(f) && get(f, FIP_OPCODE) == FIP_VN2VN),
+            fip_els: owned(&|f| is_fip(f) && get(f, FIP_OPCODE) == FIP_LINK_SERVICE),
             taken,
         })
     }

@@ -83,7 +83,7 @@ impl LoginMachine {
         };
         port.ox_id = None;
         port.trouble = LoginFailure::Timeout;
-        self.exchanges.abandon(now_ns, fc.ox_id);
+        self.exchanges.end(now_ns, fc.ox_id);
         self.apply(now_ns, at, Event::Rejected, None);
         self.accept_abort(fc);
         Ok(())

@@ -19,11 +19,11 @@ pub struct LoginConfig {
     pub host: HostAddress,
     /// The largest data field of a frame that we send or accept, 256 to 2112.
     pub data_field_bytes: u16,
-    /// E_D_TOV, told to others. A login request with the OX_ID of the last one is taken for
-    /// its repetition for so long.
+    /// E_D_TOV, told to others.
     pub e_d_tov_ns: u64,
-    /// R_A_TOV, told to others. The OX_ID of an unanswered request is not used again for so long,
-    /// and a PLOGI that repeats a login is taken for a retry of it.
+    /// R_A_TOV, told to others. The OX_ID of a request is not used again for twice as long, a PLOGI
+    /// or LOGO that was accepted is not believed again for so long, and a PLOGI that repeats a
+    /// login is taken for a retry of it.
     pub r_a_tov_ns: u64,
     /// How long an answer may take. The port that waits for a PLOGI waits twice as long.
     pub request_timeout_ns: u64,

@@ -26,7 +26,7 @@ counters! {
     Logouts => "logouts",
     /// Logins that came to nothing, after all retries.
     LoginFailures => "login_failures",
-    /// Requests sent: FLOGI, PLOGI, LOGO, FARP-REQ.
+    /// Requests sent: FLOGI, PLOGI, LOGO, ADISC, FARP-REQ.
     Requests => "requests",
     /// Those of them that were sent again.
     Retries => "retries",
@@ -36,8 +36,11 @@ counters! {
     Rejected => "rejected",
     /// Answers sent: LS_ACC, LS_RJT, BA_ACC, BA_RJT, FARP-REPLY.
     Answers => "answers",
-    /// Login requests taken for the repetition of the last one, and answered again.
+    /// FLOGI, PLOGI or LOGO of a login that holds: a late one, or one whose answer was lost.
     Repeated => "repeated",
+    /// Ports that are logged in asked by ADISC whether they are, for they sent FLOGI, or a LOGO
+    /// that was accepted before.
+    Doubts => "doubts",
     /// LOGOs sent to ports that are not logged in and behaved as if.
     LogosToStrangers => "logos_to_strangers",
     /// Exchanges aborted by the other port.

@@ -5,6 +5,7 @@ use fcvi_frame::els::LsRjt;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::{MacAddress, fcoe};
 
+use super::doubt::Doubt;
 use super::limit::PerSecond;
 use super::state::PortState;
 
@@ -92,11 +93,11 @@ pub(super) struct RemotePort {
     pub(super) ox_id: Option<u16>,
     /// The state's request has not been handed out.
     pub(super) unsent: bool,
-    /// When the other port's last FLOGI was accepted, and its OX_ID.
-    pub(super) flogi: Option<(u64, u16)>,
     /// When the other port's last PLOGI was accepted.
     pub(super) plogi_ns: Option<u64>,
     pub(super) login: Option<PortLogin>,
+    /// Whether it still is, as it behaves as if it were not.
+    pub(super) doubt: Option<Doubt>,
     /// Tells logins with the same outcome apart.
     pub(super) generation: u64,
     /// What the caller was told: the login, and its generation.
@@ -139,9 +140,9 @@ impl RemotePort {
             tries: 0,
             ox_id: None,
             unsent: false,
-            flogi: None,
             plogi_ns: None,
             login: None,
+            doubt: None,
             generation: 0,
             told: None,
             ended: LogoutReason::Gone,

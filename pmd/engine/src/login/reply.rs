@@ -23,8 +23,11 @@ impl LoginMachine {
             return Err(LoginCounter::DropStrayReply);
         }
         let at = self.by_id(fc.s_id).ok_or(LoginCounter::DropStrayReply)?;
+        if self.ports[at].is_some_and(|port| port.doubts_in(fc.ox_id)) {
+            return self.take_doubt_reply(now_ns, at, command, payload);
+        }
         let (event, login, trouble) = self.read_reply(at, fc, command, payload)?;
-        self.exchanges.close(fc.ox_id);
+        self.exchanges.end(now_ns, fc.ox_id);
         if let Some(port) = self.ports[at].as_mut() {
             port.ox_id = None;
             if let Some(trouble) = trouble {

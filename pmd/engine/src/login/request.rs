@@ -13,12 +13,13 @@ use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 
 use super::config::ms;
 use super::counters::LoginCounter;
+use super::doubt::Waiting;
 use super::exchanges::Share;
 use super::frames::{Carrier, ElsOut, FipService, Received, request_header};
-use super::parameters::for_flogi;
-use super::port::PortLogin;
+use super::port::{PortLogin, RemotePort};
 use super::state::{Event, PortState};
 use super::{LoginMachine, process};
+use crate::synonym::{Check, skips};
 
 /// A refusal, and what it counts as.
 pub(super) struct Refused(pub(super) LoginCounter, pub(super) LsRjt);
@@ -193,8 +194,10 @@ impl LoginMachine {
             | ElsCommand::Rtv
             | ElsCommand::Rrq => {
                 let port = self.by_id(request.fc.s_id).and_then(|at| self.ports[at]);
-                match port.map(|port| (port.login, port.is_logging_in())) {
-                    Some((Some(login), _)) => self.serve(&login, request),
+                let is_busy =
+                    |port: RemotePort| port.is_logging_in() || port.state == PortState::LogoSent;
+                match port.map(|port| (port.login, is_busy(port))) {
+                    Some((Some(login), _)) => self.serve(&login, request).map(Some),
                     Some((None, true)) => Err(busy()),
                     Some((None, false)) | None => {
                         self.counters.count(LoginCounter::DropNotLoggedIn);
@@ -211,9 +214,9 @@ impl LoginMachine {
         };
         let answer = answer.unwrap_or_else(|Refused(counter, refusal)| {
             self.counters.count(counter);
-            request.refusal(refusal)
+            Some(request.refusal(refusal))
         });
-        self.answers.push_back(answer);
+        self.answers.extend(answer);
         Ok(())
     }
 
@@ -229,23 +232,26 @@ impl LoginMachine {
         allowed.then_some(()).ok_or(LoginCounter::DropLimit)
     }
 
-    /// FLOGI, PLOGI, LOGO.
+    /// FLOGI, PLOGI, LOGO. No answer if it has to wait.
     fn logging(
         &mut self,
         now_ns: u64,
         request: &Received<'_>,
-    ) -> Result<Result<ElsOut, Refused>, LoginCounter> {
+    ) -> Result<Result<Option<ElsOut>, Refused>, LoginCounter> {
         let Some(at) = self.by_id(request.fc.s_id) else {
             self.answer_stranger(now_ns)?;
             return Ok(match request.command {
-                ElsCommand::Logo => Ok(request.answer(&ACCEPT)),
+                ElsCommand::Logo => {
+                    self.remember(now_ns, request);
+                    Ok(Some(request.answer(&ACCEPT)))
+                }
                 _ => Err(not_a_neighbour()),
             });
         };
         Ok(match request.command {
             ElsCommand::Flogi => self.take_flogi(now_ns, at, request),
-            ElsCommand::Plogi => self.take_plogi(now_ns, at, request),
-            _ => self.take_logo(now_ns, at, request),
+            ElsCommand::Plogi => self.take_plogi(now_ns, at, request).map(Some),
+            _ => self.take_logo(now_ns, at, request).map(Some),
         })
     }
 
@@ -254,27 +260,21 @@ impl LoginMachine {
         now_ns: u64,
         at: usize,
         request: &Received<'_>,
-    ) -> Result<ElsOut, Refused> {
+    ) -> Result<Option<ElsOut>, Refused> {
         let theirs = Login::parse(request.command, request.payload).map_err(|_| malformed())?;
-        let port = self.ports[at].as_mut().ok_or_else(not_a_neighbour)?;
+        let port = self.ports[at].as_ref().ok_or_else(not_a_neighbour)?;
         if theirs.port_name != port.neighbour.port_name {
             return Err(wrong_parameters(RejectExplanation::InvalidPortName));
         }
         if self.is_closing || port.state == PortState::LogoSent {
             return Err(busy());
         }
-        let is_repeated = port.flogi.is_some_and(|(then_ns, ox_id)| {
-            ox_id == request.fc.ox_id && now_ns.saturating_sub(then_ns) < self.config.e_d_tov_ns
-        });
-        if is_repeated {
-            self.counters.count(LoginCounter::Repeated);
-        } else {
-            port.flogi = Some((now_ns, request.fc.ox_id));
-            self.apply(now_ns, at, Event::FlogiReceived, None);
+        if port.login.is_some() && !skips(Check::ConfirmedLogin) {
+            self.doubt(now_ns, at, Some(Waiting::new(request)));
+            return Ok(None);
         }
-        let mut payload = [0; Login::BYTES];
-        for_flogi(&self.own_parameters()).emit(ElsCommand::LsAcc, &mut payload);
-        Ok(request.answer(&payload))
+        self.apply(now_ns, at, Event::FlogiReceived, None);
+        Ok(Some(self.flogi_accept(request)))
     }
 
     fn take_plogi(
@@ -300,12 +300,19 @@ impl LoginMachine {
                 RejectExplanation::InProgress,
             ));
         }
+        let was_accepted = self.was_accepted(now_ns, request);
+        if was_accepted && port.login.is_none() {
+            // A late one. Who starts anew with the same OX_IDs asks again in another exchange.
+            return Err(busy());
+        }
         // A port that logs in anew says FLOGI first. A PLOGI without it, soon after the last one,
         // is of the same login: its answer was lost.
-        let is_repeated = port.login == Some(login)
+        let is_same = port.login == Some(login)
             && port
                 .plogi_ns
                 .is_some_and(|then_ns| now_ns.saturating_sub(then_ns) < self.config.r_a_tov_ns);
+        let is_repeated = was_accepted || is_same;
+        self.remember(now_ns, request);
         if is_repeated {
             self.counters.count(LoginCounter::Repeated);
         } else {
@@ -333,8 +340,29 @@ impl LoginMachine {
         if logo.n_port_id != request.fc.s_id {
             return Err(wrong_parameters(RejectExplanation::InvalidNPortId));
         }
-        self.apply(now_ns, at, Event::LogoReceived, None);
+        let is_logged_in = port.login.is_some();
+        if !self.was_accepted(now_ns, request) {
+            self.remember(now_ns, request);
+            self.apply(now_ns, at, Event::LogoReceived, None);
+        } else if is_logged_in {
+            self.doubt(now_ns, at, None);
+        } else {
+            self.counters.count(LoginCounter::Repeated);
+        }
         Ok(request.answer(&ACCEPT))
+    }
+
+    /// Whether this PLOGI or LOGO was accepted before.
+    fn was_accepted(&self, now_ns: u64, request: &Received<'_>) -> bool {
+        let FcHeader { s_id, ox_id, .. } = *request.fc;
+        let known = self.accepted.contains(now_ns, s_id, request.command, ox_id);
+        known && !skips(Check::AcceptedLogin)
+    }
+
+    /// This PLOGI or LOGO is accepted.
+    fn remember(&mut self, now_ns: u64, request: &Received<'_>) {
+        let FcHeader { s_id, ox_id, .. } = *request.fc;
+        self.accepted.remember(now_ns, s_id, request.command, ox_id);
     }
 
     /// What only a port that is logged in may ask.
@@ -375,14 +403,18 @@ impl LoginMachine {
 
     fn adisc_accept(&self, request: &Received<'_>) -> ElsOut {
         let mut payload = [0; Adisc::BYTES];
+        self.adisc(request.fc.d_id).emit_accept(&mut payload);
+        request.answer(&payload)
+    }
+
+    /// Who we are.
+    pub(super) fn adisc(&self, id: NPortId) -> Adisc {
         Adisc {
             hard_address: NPortId::default(),
             port_name: self.config.port_name,
             node_name: self.config.node_name,
-            n_port_id: request.fc.d_id,
+            n_port_id: id,
         }
-        .emit_accept(&mut payload);
-        request.answer(&payload)
     }
 
     /// Sends a LOGO to a port that behaves as if it were logged in.
@@ -418,7 +450,7 @@ impl LoginMachine {
             .open(now_ns, Share::Stranger)
             .ok_or(LoginCounter::NoExchange)?;
         // Nobody waits for the answer.
-        self.exchanges.abandon(now_ns, ox_id);
+        self.exchanges.end(now_ns, ox_id);
         let mut payload = [0; Logo::BYTES];
         Logo {
             n_port_id: id,

@@ -77,6 +77,7 @@ impl LoginMachine {
             return;
         }
         end_exchange(&mut self.exchanges, now_ns, port);
+        port.end_doubt(&mut self.exchanges, now_ns);
         if port.login.take().is_some() {
             self.counters.count(LoginCounter::Logouts);
             port.ended = reason;
@@ -110,6 +111,7 @@ impl LoginMachine {
         };
         self.changed = true;
         end_exchange(&mut self.exchanges, now_ns, port);
+        port.end_doubt(&mut self.exchanges, now_ns);
         port.host = HostQuery::default();
         if port.login.take().is_some() {
             self.counters.count(LoginCounter::Logouts);
@@ -194,7 +196,10 @@ impl LoginMachine {
             return;
         }
         let ports = self.ports.iter().flatten().filter(|port| !port.gone);
-        let ports = ports.flat_map(|port| [port.deadline_ns, port.host.deadline_ns]);
+        let ports = ports.flat_map(|port| {
+            let doubt_ns = port.doubt.map(|doubt| doubt.deadline_ns);
+            [port.deadline_ns, port.host.deadline_ns, doubt_ns]
+        });
         let ports = ports.flatten();
         self.next_ns = ports.chain(self.hosts.deadlines()).min();
         self.may_send = true;
@@ -206,8 +211,8 @@ impl LoginMachine {
 fn end_exchange(exchanges: &mut ExchangeIds, now_ns: u64, port: &mut RemotePort) {
     let unsent = std::mem::take(&mut port.unsent);
     match port.ox_id.take() {
-        Some(ox_id) if unsent => exchanges.close(ox_id),
-        Some(ox_id) => exchanges.abandon(now_ns, ox_id),
+        Some(ox_id) if unsent => exchanges.cancel(ox_id),
+        Some(ox_id) => exchanges.end(now_ns, ox_id),
         None => {}
     }
 }

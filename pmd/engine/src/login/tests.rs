@@ -4,6 +4,7 @@ mod abort;
 mod farp;
 mod frames;
 mod hostile;
+mod late;
 mod linux;
 mod logins;
 mod net;

@@ -10,9 +10,11 @@
 //! | [`needed`] | no stale frame is taken; without each check one is |
 //! | [`requests`] | connections made and ended: requests, responses and disconnects that are late |
 //! | [`probes`] | a port that went does not seem to be there because an old answer comes |
+//! | [`logins`] | logins: no late FLOGI, PLOGI, LOGO or answer to one is believed |
 //! | [`table`] | docs/spec/synonym-checks.md |
 
 mod contents;
+mod logins;
 mod model;
 mod needed;
 mod network;

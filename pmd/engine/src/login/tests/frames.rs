@@ -309,6 +309,7 @@ pub(super) fn name(out: &ElsOut) -> String {
         (RCtl::BaRjt, _) => "BA_RJT".to_owned(),
         (_, Ok(ElsCommand::Flogi)) => "FLOGI".to_owned(),
         (_, Ok(ElsCommand::Plogi)) => "PLOGI".to_owned(),
+        (_, Ok(ElsCommand::Adisc)) => "ADISC".to_owned(),
         (_, Ok(ElsCommand::Logo)) => "LOGO".to_owned(),
         (_, Ok(ElsCommand::LsAcc)) => "LS_ACC".to_owned(),
         (_, Ok(ElsCommand::FarpRequest)) => "FARP-REQ".to_owned(),

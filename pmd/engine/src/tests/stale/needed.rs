@@ -95,6 +95,27 @@ fn no_late_answer_is_a_sign_of_life() {
 }
 
 #[test]
+fn nothing_stale_is_taken_of_logins() {
+    holds(Scene::Logins);
+    holds(Scene::FewLoginExchanges);
+}
+
+#[test]
+fn confirmed_login_is_needed() {
+    needed(Check::ConfirmedLogin, Scene::Logins);
+}
+
+#[test]
+fn accepted_login_is_needed() {
+    needed(Check::AcceptedLogin, Scene::Logins);
+}
+
+#[test]
+fn dead_login_exchange_is_needed() {
+    needed(Check::DeadLoginExchange, Scene::FewLoginExchanges);
+}
+
+#[test]
 fn dead_exchange_is_needed() {
     needed(Check::DeadExchange, Scene::Probes);
 }

@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::model::{Model, Setup};
-use super::{probes, requests};
+use super::{logins, probes, requests};
 use crate::Level;
 use crate::synonym::Check;
 use crate::testkit::net::{CLIENT, SERVER};
@@ -50,10 +50,14 @@ pub(super) enum Scene {
     AlikeRequests,
     /// A port goes, and its earlier answers to ADISC come again.
     Probes,
+    /// Ports log in, log out and start anew.
+    Logins,
+    /// The same, and each port has few OX_IDs.
+    FewLoginExchanges,
 }
 
 impl Scene {
-    pub(super) const ALL: [Scene; 20] = [
+    pub(super) const ALL: [Scene; 22] = [
         Scene::Repeated(UD),
         Scene::Repeated(RD),
         Scene::Repeated(RR),
@@ -74,6 +78,8 @@ impl Scene {
         Scene::Requests,
         Scene::AlikeRequests,
         Scene::Probes,
+        Scene::Logins,
+        Scene::FewLoginExchanges,
     ];
 
     /// Seeds that it is played with: one of them at least must find what is to be found.
@@ -82,7 +88,7 @@ impl Scene {
             Scene::SameIdentity | Scene::LongMessage => 0..1,
             Scene::Successive | Scene::AlikeHandles | Scene::AlikeHandlesFarMessages => 0..8,
             Scene::AlikeHandlesRecovering | Scene::OtherPeer => 0..8,
-            Scene::Flooded => 0..24,
+            Scene::Flooded | Scene::Logins | Scene::FewLoginExchanges => 0..24,
             _ => 0..4,
         }
     }
@@ -153,6 +159,8 @@ impl Scene {
             Scene::Requests => requests::play(seed, false),
             Scene::AlikeRequests => requests::play(seed, true),
             Scene::Probes => probes::play(seed),
+            Scene::Logins => logins::play(seed, 1024),
+            Scene::FewLoginExchanges => logins::play(seed, 20),
         }
     }
 }

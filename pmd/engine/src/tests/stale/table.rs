@@ -5,6 +5,7 @@ use std::fmt::Write;
 
 use super::scenes::Scene;
 use crate::Counter;
+use crate::login::LoginCounter;
 use crate::synonym::Check;
 use crate::testkit::document::compare;
 
@@ -18,21 +19,21 @@ struct Row {
     says: &'static str,
     file: &'static str,
     source: &'static str,
-    counters: &'static [Counter],
+    counters: &'static [&'static str],
     /// What a stale frame does without it, or what else tells it then.
     without: &'static str,
     test: &'static str,
 }
 
 macro_rules! row {
-    ($check:ident, $rule:literal, $says:literal, $file:literal, $counters:expr, $without:literal, $test:literal) => {
+    ($check:ident, $rule:literal, $says:literal, $file:literal, [$($counter:expr),*], $without:literal, $test:literal) => {
         Row {
             check: Check::$check,
             rule: $rule,
             says: $says,
             file: $file,
             source: include_str!(concat!("../../", $file)),
-            counters: &$counters,
+            counters: &[$($counter.name()),*],
             without: $without,
             test: $test,
         }
@@ -40,7 +41,7 @@ macro_rules! row {
 }
 
 /// All of them.
-const ROWS: [Row; 21] = [
+const ROWS: [Row; 24] = [
     row!(
         Addresses,
         "1",
@@ -230,6 +231,33 @@ const ROWS: [Row; 21] = [
         "an answer to an earlier ADISC: a port that went seems to be there",
         "dead_exchange_is_needed"
     ),
+    row!(
+        ConfirmedLogin,
+        "login",
+        "a port that is logged in confirms, asked by ADISC, that it is not, before its FLOGI is believed",
+        "login/request.rs",
+        [LoginCounter::Doubts, LoginCounter::Repeated],
+        "an FLOGI that was repeated or held ends a login, and all connections with that port",
+        "confirmed_login_is_needed"
+    ),
+    row!(
+        AcceptedLogin,
+        "login",
+        "(S_ID, command, OX_ID) of a PLOGI or LOGO is not that of one that was accepted less than R_A_TOV ago",
+        "login/request.rs",
+        [LoginCounter::Repeated, LoginCounter::RefusedBusy],
+        "a LOGO ends a later login; a PLOGI begins one with a port that is not there",
+        "accepted_login_is_needed"
+    ),
+    row!(
+        DeadLoginExchange,
+        "held",
+        "the OX_ID of a link service is not used again for twice R_A_TOV, answered or not: a late request is answered late",
+        "login/exchanges.rs",
+        [],
+        "an earlier answer is taken for that of a port that is not there, or started anew",
+        "dead_login_exchange_is_needed"
+    ),
 ];
 
 const HEAD: &str = "# Stale frames: what each check is for
@@ -262,6 +290,9 @@ What P-10 says besides:
 | 6: abandoned contexts | need no list: a late frame of one has an older FCVI_MSG_ID (`drop_no_context`, `drop_other_message`, `drop_stale_message`), which OpenMessage and OlderMessage are tested for. While the message is still the newest, what is left of it is swallowed (`drop_discarded`) |
 | 7: OX_ID of an acknowledgement | not compared: it is that of the newest frame that came, of whatever message that was, and an acknowledgement that is told again for a stale frame names an exchange that has ended at its originator. What an acknowledgement says is its FCVI_MSG_ID and offset |
 | what is held | all handles, by their order: a place that goes through its numbers (4 million at 1024 VIs) within R_A_TOV has none until then (`no_handle`). 16,384 requests at most; if more end within R_A_TOV, a late one of the oldest is shown to a consumer, and comes to nothing by the RESP2 that it never gets |
+| what is held of logins | 16 PLOGIs and LOGOs for each neighbour that there can be, and 32 of one port, at most; if more are accepted within R_A_TOV, the oldest are believed again |
+| a LOGO that no earlier copy came of | is believed, however late it is: the port that sent it may be gone, and nobody could confirm it. |
+| a port that starts anew | begins with an OX_ID drawn at random; an answer to its former life is believed if it draws one of the few that it used within R_A_TOV. Requests that it accepted in that life are forgotten, and believed once more |
 | a message ID comes round | after 2^32 messages of one direction of a connection, half of which must take longer than R_A_TOV: at 100 million messages a second it is 21 s |
 
 ## Scenes
@@ -276,11 +307,8 @@ fn document() -> String {
     let mut document = HEAD.to_owned();
     for row in ROWS {
         let check = row.check;
-        let counters: Vec<String> = row
-            .counters
-            .iter()
-            .map(|c| format!("`{}`", c.name()))
-            .collect();
+        let counters = row.counters.iter().map(|name| format!("`{name}`"));
+        let counters: Vec<String> = counters.collect();
         writeln!(
             document,
             "| {check:?} | {} | {} | `{}` | {} | {} | `{}` |",

@@ -1,0 +1,302 @@
+//! Two ports that log in, log out and start anew, on a network that lets link services arrive
+//! again for R_A_TOV. No stale one ends a login, or begins one with a port that is not there.
+//! Frames come in time and then again; an FLOGI may also come late the first time. No request
+//! comes again to a port that started anew and has forgotten it.
+
+use fcvi_frame::MacAddress;
+use fcvi_frame::connect::HostAddress;
+use fcvi_frame::els::ElsCommand;
+use fcvi_frame::fc::{NPortId, RCtl};
+
+use crate::login::{
+    Carrier, ElsOut, LoginConfig, LoginCounter, LoginEvent, LoginMachine, Neighbour, PortState,
+};
+use crate::testkit::net::{MS, S};
+use crate::testkit::rng::Rng;
+
+const LATENCY_NS: u64 = 10_000;
+const R_A_TOV_NS: u64 = 30 * S;
+/// For so long a FLOGI may be held on its way, so that it comes after the login.
+const HELD_NS: u64 = 4 * S;
+/// Within this a port that started anew is logged in: two retries, and what was held.
+const ROUND_NS: u64 = 6 * S;
+
+/// One port, as the network and the judge see it.
+struct Port {
+    machine: LoginMachine,
+    number: u8,
+    is_up: bool,
+    is_closing: bool,
+    /// Counts how often it started.
+    life: u32,
+    /// The life of the other port that it told to be logged in.
+    with: Option<u32>,
+}
+
+struct Play {
+    ports: [Port; 2],
+    ox_ids: u16,
+    now_ns: u64,
+    rng: Rng,
+    /// When it was sent, to whom, what.
+    past: Vec<(u64, usize, ElsOut)>,
+    flying: Vec<(u64, usize, ElsOut)>,
+}
+
+fn neighbour(number: u8) -> Neighbour {
+    Neighbour {
+        id: NPortId::from_bytes([0, 0, number]),
+        port_name: 0x2000_0000_0000_0000 + u64::from(number),
+        node_name: 0x1000_0000_0000_0000 + u64::from(number),
+        enode_mac: MacAddress([2, 0, 0, 0, 0, number]),
+        max_fcoe_bytes: 2158,
+        speaks_fc_vi: false,
+    }
+}
+
+/// The machine of a port. Each of its lives has OX_IDs of its own: where they begin is random.
+fn machine(number: u8, life: u32, ox_ids: u16) -> LoginMachine {
+    let me = neighbour(number);
+    let host = HostAddress::from_ipv4([10, 0, 0, number]);
+    let config = LoginConfig {
+        r_a_tov_ns: R_A_TOV_NS,
+        max_neighbours: 1,
+        first_ox_id: life as u16 * 0x1000,
+        ox_ids,
+        ..LoginConfig::new(me.port_name, me.node_name, host)
+    };
+    LoginMachine::new(config, u64::from(number))
+}
+
+/// Plays some rounds; in each a port starts anew, with or without a LOGO before. `ox_ids`: how
+/// many each port has.
+pub(super) fn play(seed: u64, ox_ids: u16) -> Result<(), String> {
+    let port = |number| Port {
+        machine: machine(number, 0, ox_ids),
+        number,
+        is_up: false,
+        is_closing: false,
+        life: 0,
+        with: None,
+    };
+    let mut play = Play {
+        ports: [port(1), port(2)],
+        ox_ids,
+        now_ns: S,
+        rng: Rng::new(seed),
+        past: Vec::new(),
+        flying: Vec::new(),
+    };
+    play.start(0)?;
+    play.start(1)?;
+    play.complete()?;
+    for _ in 0..6 {
+        let at = play.rng.below(2) as usize;
+        if play.rng.below(3) > 0 {
+            let now_ns = play.now_ns;
+            play.ports[at].is_closing = true;
+            play.ports[at].machine.close(now_ns);
+            play.run(S)?;
+        }
+        play.stop(at)?;
+        play.start(at)?;
+        play.complete()?;
+    }
+    Ok(())
+}
+
+impl Play {
+    /// The port ends; its place on the network is empty for a while.
+    fn stop(&mut self, at: usize) -> Result<(), String> {
+        let port = &mut self.ports[at];
+        port.is_up = false;
+        port.is_closing = false;
+        port.with = None;
+        port.life += 1;
+        port.machine = machine(port.number, port.life, self.ox_ids);
+        let forgotten = |to: usize, out: &ElsOut| to == at && out.fc.r_ctl == RCtl::ElsRequest;
+        self.past.retain(|(_, to, out)| !forgotten(*to, out));
+        self.flying.retain(|(_, to, out)| !forgotten(*to, out));
+        let wait_ns = self.rng.below(3 * S);
+        self.run(wait_ns)
+    }
+
+    fn start(&mut self, at: usize) -> Result<(), String> {
+        let (me, peer) = (self.neighbour(at), self.neighbour(1 - at));
+        self.ports[at].is_up = true;
+        let now_ns = self.now_ns;
+        self.ports[at].machine.set_id(now_ns, Some(me.id));
+        if !self.ports[1 - at].is_up {
+            return Ok(());
+        }
+        self.ports[at].machine.neighbour_found(now_ns, &peer);
+        self.ports[1 - at].machine.neighbour_found(now_ns, &me);
+        let wait_ns = self.rng.below(100 * MS);
+        self.run(wait_ns)?;
+        let now_ns = self.now_ns;
+        self.ports[at].machine.neighbour_heard(now_ns, &peer);
+        self.ports[1 - at].machine.neighbour_heard(now_ns, &me);
+        Ok(())
+    }
+
+    fn neighbour(&self, at: usize) -> Neighbour {
+        neighbour(self.ports[at].number)
+    }
+
+    /// Both are logged in with each other, as they are now.
+    fn complete(&mut self) -> Result<(), String> {
+        self.run(ROUND_NS)?;
+        for at in 0..2 {
+            // Who has no OX_ID that may be used waits for one.
+            let waits = |port: &Port| port.machine.counters().get(LoginCounter::NoExchange) > 0;
+            if !self.ports.iter().any(waits) && self.ports[at].with != Some(self.ports[1 - at].life)
+            {
+                return Err(format!("port {at} is not logged in with the other one"));
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, ns: u64) -> Result<(), String> {
+        let end_ns = self.now_ns + ns;
+        let mut again_ns = self.now_ns;
+        loop {
+            self.pump()?;
+            let frames = self.flying.iter().map(|(at_ns, ..)| *at_ns);
+            let timers = self.ports.iter().filter(|port| port.is_up);
+            let timers = timers.filter_map(|port| port.machine.poll_timeout());
+            let next = frames.chain(timers).chain([again_ns]).min();
+            let Some(at_ns) = next.filter(|at_ns| *at_ns <= end_ns) else {
+                break;
+            };
+            self.now_ns = at_ns.max(self.now_ns);
+            let now_ns = self.now_ns;
+            let lives = |(sent_ns, ..): &(u64, usize, ElsOut)| sent_ns + R_A_TOV_NS > now_ns;
+            self.past.retain(lives);
+            if again_ns <= self.now_ns {
+                again_ns = self.now_ns + 400 * MS;
+                self.any_again()?;
+            }
+            while let Some(place) = self.flying.iter().position(|(at, ..)| *at <= now_ns) {
+                let (_, to, out) = self.flying.remove(place);
+                for stale in self.alike(to, &out) {
+                    self.hand(to, &stale)?;
+                }
+                self.hand(to, &out)?;
+            }
+            for port in self.ports.iter_mut().filter(|port| port.is_up) {
+                port.machine.handle_timeout(now_ns);
+            }
+        }
+        self.now_ns = end_ns;
+        Ok(())
+    }
+
+    /// One of all frames that still live arrives again.
+    fn any_again(&mut self) -> Result<(), String> {
+        if self.past.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.below(self.past.len() as u64) as usize;
+        let (_, to, out) = self.past[at];
+        self.hand(to, &out)
+    }
+
+    /// The answer to an older request in this exchange comes before that to the new one.
+    fn answered_before(&mut self, at: usize, ox_id: u16) {
+        let mut past = self.past.iter();
+        let is_it = |(_, to, out): &&(u64, usize, ElsOut)| {
+            *to == at && out.fc.ox_id == ox_id && out.fc.r_ctl == RCtl::ElsReply
+        };
+        if let Some((.., stale)) = past.find(is_it) {
+            self.flying.push((self.now_ns, at, *stale));
+        }
+    }
+
+    /// An older frame of the same exchange and kind, and one of the same command.
+    fn alike(&mut self, to: usize, out: &ElsOut) -> Vec<ElsOut> {
+        let command = |out: &ElsOut| ElsCommand::parse(out.payload());
+        let older = self.past.iter().filter(|(_, whose, _)| *whose == to);
+        let older: Vec<ElsOut> = older.map(|(.., old)| *old).collect();
+        let same_exchange =
+            |old: &&ElsOut| old.fc.ox_id == out.fc.ox_id && old.fc.r_ctl == out.fc.r_ctl;
+        let same_command = |old: &&ElsOut| command(old) == command(out);
+        let exchange = older.iter().find(same_exchange).copied();
+        let some = self.rng.below(3) == 0;
+        let command = older.iter().find(same_command).copied().filter(|_| some);
+        let mut alike: Vec<ElsOut> = exchange.into_iter().chain(command).collect();
+        alike.retain(|old| old != out);
+        alike
+    }
+
+    fn hand(&mut self, to: usize, out: &ElsOut) -> Result<(), String> {
+        if !self.ports[to].is_up {
+            return Ok(());
+        }
+        let source = match out.carrier {
+            Carrier::Fip(_) => self.neighbour(1 - to).enode_mac,
+            Carrier::Fcoe => MacAddress::vn2vn(out.fc.s_id),
+        };
+        let now_ns = self.now_ns;
+        let machine = &mut self.ports[to].machine;
+        machine.handle_els(now_ns, out.carrier, source, &out.fc, out.payload());
+        self.judge(to)
+    }
+
+    fn pump(&mut self) -> Result<(), String> {
+        for at in 0..2 {
+            self.judge(at)?;
+            while self.ports[at].is_up
+                && let Some(out) = self.ports[at].machine.poll_outbound()
+            {
+                let request = out.fc.r_ctl == RCtl::ElsRequest;
+                let flogi = ElsCommand::parse(out.payload()) == Ok(ElsCommand::Flogi);
+                let held = request && flogi && self.rng.below(4) == 0;
+                let held_ns = if held { self.rng.below(HELD_NS) } else { 0 };
+                let arrives_ns = self.now_ns + LATENCY_NS + held_ns;
+                self.flying.push((arrives_ns, 1 - at, out));
+                if request {
+                    self.answered_before(at, out.fc.ox_id);
+                }
+                if flogi || self.ports[1 - at].is_up {
+                    self.past.push((self.now_ns, 1 - at, out));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a port tells must be so.
+    fn judge(&mut self, at: usize) -> Result<(), String> {
+        while let Some(event) = self.ports[at].machine.poll_event() {
+            let now_ns = self.now_ns;
+            let (own, other) = (&self.ports[at], &self.ports[1 - at]);
+            match event {
+                LoginEvent::LoggedIn(_) => {
+                    let asks = |state| matches!(state, PortState::PlogiSent | PortState::LoggedIn);
+                    // Who has the larger name asks; the other one agrees first.
+                    let agrees = other.machine.ports().any(|port| {
+                        port.login.is_some() || (own.number < other.number && asks(port.state))
+                    });
+                    let life = other.life;
+                    if !other.is_up || !agrees {
+                        return Err(format!("{now_ns}: port {at} believes a login that is none"));
+                    }
+                    self.ports[at].with = Some(life);
+                }
+                LoginEvent::LoggedOut { reason, .. } => {
+                    let is_over =
+                        own.is_closing || other.is_closing || own.with != Some(other.life);
+                    if !is_over && other.is_up {
+                        return Err(format!(
+                            "{now_ns}: port {at} ends a login that holds: {reason:?}"
+                        ));
+                    }
+                    self.ports[at].with = None;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
