@@ -46,7 +46,7 @@ pub use outbound::Outbound;
 
 use config::{is_vn2vn_id, vn2vn_id};
 use neighbour::{Neighbours, News};
-use outbound::{Answer, Answers, Broadcasts};
+use outbound::{Answer, Answers, Broadcasts, Budget};
 use random::Random;
 
 /// Where a port is on its way to an N_Port_ID.
@@ -134,6 +134,7 @@ pub struct Vn2vn {
     told: Option<(u64, bool)>,
     broadcasts: Broadcasts,
     answers: Answers,
+    defences: Budget,
     neighbours: Neighbours,
     counters: Vn2vnCounters,
     next_ns: Option<u64>,
@@ -155,6 +156,7 @@ impl Vn2vn {
             told: None,
             broadcasts: Broadcasts::default(),
             answers: Answers::new(&config),
+            defences: Budget::new(config.max_defences_per_s),
             neighbours: Neighbours::new(&config),
             counters: Vn2vnCounters::default(),
             next_ns: None,
@@ -284,7 +286,8 @@ impl Vn2vn {
                 self.answers.push(now_ns, answer, &mut self.counters);
             }
             (Up, Input::Refused) | (Claim | Up, Input::Taken { yields: true }) => {
-                if self.answers.allow(now_ns, &mut self.counters) {
+                let limited = Vn2vnCounter::DefencesLimited;
+                if self.defences.allow(now_ns, &mut self.counters, limited) {
                     self.counters.count(Vn2vnCounter::Defended);
                     self.claim(now_ns);
                 }

@@ -70,7 +70,8 @@ counters! {
     /// Dropped: neither a request nor a reply, of several frames, or with headers that no link
     /// service has.
     DropBadHeader => "drop_bad_header",
-    /// Dropped: FLOGI outside FIP, or in FIP what does not belong there.
+    /// Dropped: FLOGI outside FIP, in FIP what does not belong there, or a reply in another kind of
+    /// frame than its request.
     DropWrongCarrier => "drop_wrong_carrier",
     /// Dropped: a reply that cannot be read.
     DropMalformedReply => "drop_malformed_reply",

@@ -5,6 +5,7 @@ use fcvi_frame::fc::FcHeader;
 
 use super::LoginMachine;
 use super::counters::LoginCounter;
+use super::frames::Carrier;
 use super::port::{LoginFailure, PortLogin};
 use super::state::{Event, PortState};
 
@@ -15,6 +16,7 @@ impl LoginMachine {
     pub(super) fn take_reply(
         &mut self,
         now_ns: u64,
+        carrier: Carrier,
         fc: &FcHeader,
         command: ElsCommand,
         payload: &[u8],
@@ -24,9 +26,12 @@ impl LoginMachine {
         }
         let at = self.by_id(fc.s_id).ok_or(LoginCounter::DropStrayReply)?;
         if self.ports[at].is_some_and(|port| port.doubts_in(fc.ox_id)) {
+            if carrier != Carrier::Fcoe {
+                return Err(LoginCounter::DropWrongCarrier);
+            }
             return self.take_doubt_reply(now_ns, at, command, payload);
         }
-        let (event, login, trouble) = self.read_reply(at, fc, command, payload)?;
+        let (event, login, trouble) = self.read_reply(at, carrier, fc, command, payload)?;
         self.exchanges.end(now_ns, fc.ox_id);
         if let Some(port) = self.ports[at].as_mut() {
             port.ox_id = None;
@@ -42,6 +47,7 @@ impl LoginMachine {
     fn read_reply(
         &self,
         at: usize,
+        carrier: Carrier,
         fc: &FcHeader,
         command: ElsCommand,
         payload: &[u8],
@@ -53,6 +59,9 @@ impl LoginMachine {
         }
         if port.unsent {
             return Err(LoginCounter::DropStrayReply);
+        }
+        if port.state.request_carrier() != Some(carrier) {
+            return Err(LoginCounter::DropWrongCarrier);
         }
         let unreadable = |_| LoginCounter::DropMalformedReply;
         match (port.state, command) {

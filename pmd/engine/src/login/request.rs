@@ -125,7 +125,7 @@ impl LoginMachine {
         }
         let from_responder = fc.f_ctl.contains(FCtl::EXCHANGE_RESPONDER);
         match (fc.r_ctl, from_responder) {
-            (RCtl::ElsReply, true) => self.take_reply(now_ns, fc, command, payload),
+            (RCtl::ElsReply, true) => self.take_reply(now_ns, carrier, fc, command, payload),
             (RCtl::ElsRequest, false) => {
                 let received = Received {
                     carrier,

@@ -20,6 +20,8 @@
 //! PLOGI of the other port are believed in every state but LogoSent: it may have
 //! started anew. The table of every state and event is docs/spec/login-states.md.
 
+use super::frames::{Carrier, FipService};
+
 /// Where the login with a remote port stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortState {
@@ -50,6 +52,16 @@ impl PortState {
         Self::LogoSent,
         Self::LoggedOut,
     ];
+
+    /// What the request of the state travels in, and so does its reply.
+    pub(super) fn request_carrier(self) -> Option<Carrier> {
+        match self {
+            Self::FlogiSent => Some(Carrier::Fip(FipService::Flogi)),
+            Self::PlogiSent => Some(Carrier::Fcoe),
+            Self::LogoSent => Some(Carrier::Fip(FipService::Logo)),
+            Self::Known | Self::PlogiWait | Self::LoggedIn | Self::LoggedOut => None,
+        }
+    }
 }
 
 /// What can happen to a remote port.

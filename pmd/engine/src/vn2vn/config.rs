@@ -35,6 +35,9 @@ pub struct Vn2vnConfig {
     pub max_answers: usize,
     /// Frames sent in answer to others within a second, at most; more are not given.
     pub max_answers_per_s: u32,
+    /// Claims repeated within a second because another port has our N_Port_ID or answers our
+    /// probe, at most: a flood of other frames must not take away what defends it.
+    pub max_defences_per_s: u32,
     /// The first probe comes after a random time below this.
     pub start_wait_ns: u64,
     /// From the first probe request to the second.
@@ -72,6 +75,7 @@ impl Vn2vnConfig {
             max_neighbours: 256,
             max_answers: 64,
             max_answers_per_s: 1024,
+            max_defences_per_s: 16,
             start_wait_ns: 100 * NS_PER_MS,
             probe_wait_ns: 100 * NS_PER_MS,
             announce_wait_ns: 400 * NS_PER_MS,

@@ -33,6 +33,8 @@ counters! {
     PathFailed => "vn2vn_path_failed",
     /// Answers not given, for there were too many within a second.
     AnswersLimited => "vn2vn_answers_limited",
+    /// Claims not repeated, for there were too many within a second.
+    DefencesLimited => "vn2vn_defences_limited",
     /// Answers not given, for too many wait to be sent.
     AnswersFull => "vn2vn_answers_full",
     /// Frames that came while the machine is stopped.

@@ -48,30 +48,30 @@ pub(super) struct Broadcasts {
     pub(super) beacon: bool,
 }
 
-/// Answers that wait, and how many may still be given within this second.
+/// How many frames may still be sent within this second.
 #[derive(Debug)]
-pub(super) struct Answers {
-    waiting: VecDeque<Answer>,
-    max: usize,
+pub(super) struct Budget {
     per_s: u32,
     left: u32,
     second_ends_ns: u64,
 }
 
-impl Answers {
-    pub(super) fn new(config: &Vn2vnConfig) -> Self {
-        let max = config.max_answers.max(1);
+impl Budget {
+    pub(super) fn new(per_s: u32) -> Self {
         Self {
-            waiting: VecDeque::with_capacity(max),
-            max,
-            per_s: config.max_answers_per_s,
+            per_s,
             left: 0,
             second_ends_ns: 0,
         }
     }
 
-    /// Whether one more frame may be sent because of what others send.
-    pub(super) fn allow(&mut self, now_ns: u64, counters: &mut Vn2vnCounters) -> bool {
+    /// Whether one more may be sent; counted if not.
+    pub(super) fn allow(
+        &mut self,
+        now_ns: u64,
+        counters: &mut Vn2vnCounters,
+        limited: Vn2vnCounter,
+    ) -> bool {
         if now_ns >= self.second_ends_ns {
             self.left = self.per_s;
             self.second_ends_ns = now_ns.saturating_add(NS_PER_S);
@@ -80,9 +80,34 @@ impl Answers {
         if allowed {
             self.left -= 1;
         } else {
-            counters.count(Vn2vnCounter::AnswersLimited);
+            counters.count(limited);
         }
         allowed
+    }
+}
+
+/// Answers that wait, and how many may still be given within this second.
+#[derive(Debug)]
+pub(super) struct Answers {
+    waiting: VecDeque<Answer>,
+    max: usize,
+    budget: Budget,
+}
+
+impl Answers {
+    pub(super) fn new(config: &Vn2vnConfig) -> Self {
+        let max = config.max_answers.max(1);
+        Self {
+            waiting: VecDeque::with_capacity(max),
+            max,
+            budget: Budget::new(config.max_answers_per_s),
+        }
+    }
+
+    /// Whether one more frame may be sent because of what others send.
+    pub(super) fn allow(&mut self, now_ns: u64, counters: &mut Vn2vnCounters) -> bool {
+        let limited = Vn2vnCounter::AnswersLimited;
+        self.budget.allow(now_ns, counters, limited)
     }
 
     /// Adds an answer; one that waits already is not given twice.

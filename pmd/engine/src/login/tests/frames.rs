@@ -201,11 +201,17 @@ impl Stage {
         requests.next().map_or(0, |out| out.fc.ox_id)
     }
 
+    /// The peer's reply to the last request that the machine sent, in what that came in.
+    pub(super) fn answer(&mut self, payload: &[u8]) {
+        let mut requests = self.sent.iter().rev();
+        let asked = requests.find(|out| out.fc.r_ctl == RCtl::ElsRequest);
+        let carrier = asked.map_or(Carrier::Fcoe, |out| out.carrier);
+        self.reply(carrier, self.open_exchange(), payload);
+    }
+
     /// The peer accepts the last request, as a login.
     pub(super) fn accept_login(&mut self, theirs: &Login) {
-        let carrier = self.sent.last().map_or(Carrier::Fcoe, |out| out.carrier);
-        let ox_id = self.open_exchange();
-        self.reply(carrier, ox_id, &login(ElsCommand::LsAcc, theirs));
+        self.answer(&login(ElsCommand::LsAcc, theirs));
     }
 
     /// What was sent, by name.

@@ -1,11 +1,12 @@
 //! Frames that are not what they say: counted, and without effect on the login.
 
-use fcvi_frame::els::ElsCommand;
+use fcvi_frame::els::{ElsCommand, RejectExplanation, RejectReason};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::{MacAddress, profile};
 
 use super::frames::{
     FLOGI, LOGO, OURS, RTV, Stage, THEIR_NAME, THEIRS, config, enode, login, login_of, logo,
+    neighbour, reject,
 };
 use crate::login::{Carrier, LoginCounter, PortState};
 use crate::testkit::rng::Rng;
@@ -122,6 +123,46 @@ fn fip_and_fcoe_carry_what_belongs_to_them() {
         stage.ask(carrier, payload);
         dropped_as(&mut stage, LoginCounter::DropWrongCarrier);
     }
+}
+
+#[test]
+fn a_reply_comes_in_what_its_request_went_in() {
+    let accept = login(ElsCommand::LsAcc, &login_of(THEIR_NAME));
+    // FLOGI, then PLOGI, then LOGO.
+    let mut stage = Stage::new(true);
+    stage.machine.neighbour_heard(0, &neighbour(2));
+    let mut wrong = 0;
+    for (state, right) in [
+        (PortState::FlogiSent, FLOGI),
+        (PortState::PlogiSent, Carrier::Fcoe),
+        (PortState::LogoSent, LOGO),
+    ] {
+        if state == PortState::LogoSent {
+            stage.machine.close(0);
+        }
+        stage.drain();
+        let ox_id = stage.open_exchange();
+        for other in [FLOGI, LOGO, Carrier::Fcoe] {
+            if other != right {
+                stage.reply(other, ox_id, &accept);
+                wrong += 1;
+                assert_eq!(stage.state(), Some(state), "{other:?}");
+            }
+        }
+        assert_eq!(stage.count(LoginCounter::DropWrongCarrier), wrong);
+        stage.reply(right, ox_id, &accept);
+        assert_ne!(stage.state(), Some(state));
+    }
+    // The question whether a port is logged in.
+    let mut stage = Stage::logged_in(true);
+    stage.flogi();
+    stage.drain();
+    let refusal = reject(RejectReason::LogicalBusy, RejectExplanation::None);
+    for other in [FLOGI, LOGO] {
+        stage.reply(other, stage.open_exchange(), &refusal);
+        assert_eq!(stage.state(), Some(PortState::LoggedIn));
+    }
+    assert_eq!(stage.count(LoginCounter::DropWrongCarrier), 2);
 }
 
 /// Every frame is answered, or counted, and no table grows.

@@ -103,9 +103,8 @@ fn logins() -> Vec<Verb> {
         ("FLOGI, and then an LS_RJT", |s| {
             s.flogi();
             s.drain();
-            let ox_id = s.open_exchange();
             let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
-            s.reply(Carrier::Fcoe, ox_id, &busy);
+            s.answer(&busy);
         }),
         ("FLOGI twice in one exchange", |s| {
             s.flogi();
@@ -153,13 +152,11 @@ fn logins() -> Vec<Verb> {
             s.accept_login(&too_small());
         }),
         ("LS_ACC of 4 bytes", |s| {
-            let ox_id = s.open_exchange();
-            s.reply(Carrier::Fcoe, ox_id, &ACC);
+            s.answer(&ACC);
         }),
         ("LS_RJT", |s| {
-            let ox_id = s.open_exchange();
             let busy = reject(RejectReason::LogicalBusy, RejectExplanation::None);
-            s.reply(Carrier::Fcoe, ox_id, &busy);
+            s.answer(&busy);
         }),
         ("LS_ACC in another exchange", |s| {
             let ox_id = s.open_exchange() ^ 1;

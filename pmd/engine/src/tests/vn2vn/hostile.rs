@@ -215,6 +215,41 @@ fn a_flood_makes_nothing_grow_and_is_answered_at_a_bounded_rate() {
     assert_eq!(machine.places(), places, "no allocation");
 }
 
+/// Probes are cheap: whoever sends many must not keep us from saying that we have our N_Port_ID.
+#[test]
+fn a_flood_of_probes_for_our_id_does_not_take_away_what_defends_it() {
+    let mut segment = alone();
+    for number in 0..5_000u32 {
+        let mut prober = port(4, id(7));
+        let [.., c, d] = number.to_be_bytes();
+        prober.enode_mac = MacAddress([2, 9, 9, 9, c, d]);
+        segment.inject(0, &bytes(&frame(prober, ProbeRequest), ALL, 0));
+        segment.told();
+    }
+    assert!(segment.count(0, Vn2vnCounter::AnswersLimited) > 3_000);
+    let weaker = bytes(
+        &frame(port(4, id(7)), ClaimNotification(claim(2158))),
+        ALL,
+        0,
+    );
+    segment.inject(0, &weaker);
+    assert_eq!(segment.told(), ["0 claim to all"]);
+    assert_eq!(segment.count(0, Vn2vnCounter::Defended), 1);
+    // So are claims: there is a limit for what answers them, too, and one claim answers many.
+    for _ in 0..5_000 {
+        segment.inject(0, &weaker);
+    }
+    let claims = segment.told();
+    assert!(claims.len() < 16, "{}", claims.len());
+    assert_eq!(segment.count(0, Vn2vnCounter::Defended), 16);
+    assert_eq!(segment.count(0, Vn2vnCounter::DefencesLimited), 5_001 - 16);
+    assert_eq!(segment.state(0), Vn2vnState::Up);
+    segment.advance(S);
+    segment.told();
+    segment.inject(0, &weaker);
+    assert_eq!(segment.told(), ["0 claim to all"]);
+}
+
 /// Frames with any bit changed, in every state: no panic, and the clock always has a next tick.
 #[test]
 fn damaged_frames_do_no_harm() {
