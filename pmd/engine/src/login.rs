@@ -351,6 +351,7 @@ impl LoginMachine {
             neighbour: port.neighbour,
             state: port.state,
             login: port.login,
+            heard_ns: port.heard_ns,
             host: port.host.host,
             asks_for_host: port.host.is_open(),
         })
