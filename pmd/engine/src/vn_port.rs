@@ -394,8 +394,6 @@ impl VnPort {
                 LoginEvent::Host { id, host } => return Some(VnPortEvent::Host { id, host }),
                 // What fails is tried again, and counted.
                 LoginEvent::LoginFailed { .. } => return Some(VnPortEvent::NeighboursChanged),
-                // Exchanges of messages end by their own rules, whoever aborts them.
-                LoginEvent::Aborted { .. } => {}
                 LoginEvent::Resolved { host, id: Some(id) } => {
                     return Some(VnPortEvent::Host { id, host });
                 }
