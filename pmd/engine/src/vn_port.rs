@@ -387,22 +387,15 @@ impl VnPort {
         if let Some(event) = self.discovery.poll_event() {
             return Some(self.discovered(now_ns, event));
         }
-        while let Some(event) = self.logins.poll_event() {
-            match event {
-                LoginEvent::LoggedIn(login) => return Some(VnPortEvent::LoggedIn(login)),
-                LoginEvent::LoggedOut { id, .. } => return Some(VnPortEvent::LoggedOut(id)),
-                LoginEvent::Host { id, host } => return Some(VnPortEvent::Host { id, host }),
-                // What fails is tried again, and counted.
-                LoginEvent::LoginFailed { .. } => return Some(VnPortEvent::NeighboursChanged),
-                LoginEvent::Resolved { host, id: Some(id) } => {
-                    return Some(VnPortEvent::Host { id, host });
-                }
-                LoginEvent::Resolved { host, id: None } => {
-                    return Some(VnPortEvent::Resolved(host));
-                }
-            }
-        }
-        None
+        Some(match self.logins.poll_event()? {
+            LoginEvent::LoggedIn(login) => VnPortEvent::LoggedIn(login),
+            LoginEvent::LoggedOut { id, .. } => VnPortEvent::LoggedOut(id),
+            LoginEvent::Host { id, host } => VnPortEvent::Host { id, host },
+            // What fails is tried again, and counted.
+            LoginEvent::LoginFailed { .. } => VnPortEvent::NeighboursChanged,
+            LoginEvent::Resolved { host, id: Some(id) } => VnPortEvent::Host { id, host },
+            LoginEvent::Resolved { host, id: None } => VnPortEvent::Resolved(host),
+        })
     }
 
     fn discovered(&mut self, now_ns: u64, event: Vn2vnEvent) -> VnPortEvent {
