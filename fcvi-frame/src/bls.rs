@@ -135,6 +135,8 @@ impl BaRjt {
     pub const LOGICAL_ERROR: u8 = 0x03;
     /// Reason: the request cannot be carried out.
     pub const UNABLE_TO_PERFORM: u8 = 0x09;
+    /// Explanation: there is no more to say.
+    pub const NO_EXPLANATION: u8 = 0x00;
     /// Explanation: no exchange has these identifiers.
     pub const INVALID_EXCHANGE: u8 = 0x03;
 

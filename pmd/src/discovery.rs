@@ -1,13 +1,17 @@
 //! A NIC whose network's ports find each other: frames and time go to its VN_Port, and what
 //! that learns goes to the engine and to the table of neighbours.
 
+#[cfg(test)]
+mod tests;
+
 use core::time::Duration;
 
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use pmd_port::BURST;
-use vi_engine::vn_port::{NeighbourView, VnPort, VnPortEvent};
+use vi_engine::Transmit;
+use vi_engine::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
 
 use crate::control::ControlError;
 use crate::datapath::Datapath;
@@ -17,6 +21,9 @@ use crate::poller::Poller;
 use crate::progress::wait;
 use crate::sleepers::Event;
 
+/// For so long at most a NIC that goes down waits for room to tell whoever is logged in.
+const FAREWELL_NS: u64 = 100_000_000;
+
 /// The VN_Port of a NIC.
 pub(crate) struct Discovery {
     port: VnPort,
@@ -24,6 +31,8 @@ pub(crate) struct Discovery {
     is_up: bool,
     /// There may be more to send than one turn does.
     has_more: bool,
+    /// What the port had no room for.
+    unsent: Option<VnPortFrame>,
 }
 
 impl Discovery {
@@ -32,6 +41,7 @@ impl Discovery {
             port,
             is_up: false,
             has_more: false,
+            unsent: None,
         }
     }
 
@@ -66,13 +76,39 @@ impl Discovery {
     fn send(&mut self, path: &mut Datapath) {
         self.has_more = true;
         for _ in 0..BURST {
-            let Some(frame) = self.port.poll_outbound() else {
+            let Some(frame) = self.unsent.take().or_else(|| self.port.poll_outbound()) else {
                 self.has_more = false;
                 break;
             };
-            path.transmit_other(frame.dst(), |room| frame.emit(room).ok());
+            let sent = path.transmit_other(frame.dst(), |room| frame.emit(room).ok());
+            if sent == Transmit::NoRoom {
+                self.unsent = Some(frame);
+                break;
+            }
         }
         path.flush();
+    }
+
+    /// Logs out of every port, a burst at a time while the port has room, and for
+    /// [`FAREWELL_NS`] at most.
+    fn leave(&mut self, path: &mut Datapath, mut now_ns: impl FnMut() -> u64) {
+        let begun_ns = now_ns();
+        let end_ns = begun_ns.saturating_add(FAREWELL_NS);
+        self.port.close(begun_ns);
+        loop {
+            self.send(path);
+            if !self.has_more && path.batch.is_empty() {
+                return;
+            }
+            if now_ns() >= end_ns {
+                log::warn!(
+                    "{}: no room to tell all ports that it goes down",
+                    path.port.capabilities().device
+                );
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -114,6 +150,8 @@ impl Poller {
             VnPortEvent::Lost => {
                 log::warn!("{}: lost its N_Port_ID to another port", self.device());
                 discovery.is_up = false;
+                // It would be said under an N_Port_ID that is not ours any more.
+                discovery.unsent = None;
                 self.move_to(now_ns, NPortId::default());
             }
             VnPortEvent::LoggedIn(login) => {
@@ -153,10 +191,9 @@ impl Poller {
 
     /// Says goodbye to whoever is logged in: the NIC goes down.
     pub(crate) fn leave_network(&mut self) {
-        let now_ns = self.clock.now_ns();
+        let clock = &mut self.clock;
         if let Some(discovery) = &mut self.discovery {
-            discovery.port.close(now_ns);
-            discovery.send(&mut self.path);
+            discovery.leave(&mut self.path, || clock.now_ns());
         }
     }
 
@@ -168,7 +205,7 @@ impl Poller {
         let Some(discovery) = &mut self.discovery else {
             return Ok(false);
         };
-        if is_known && !discovery.port.is_getting_to_know() {
+        if is_known && !discovery.port.is_getting_to_know(now_ns) {
             return Ok(false);
         }
         let asked = discovery.port.resolve(now_ns, host);

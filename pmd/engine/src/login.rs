@@ -112,18 +112,6 @@ pub enum LoginEvent {
         /// told before are all.
         id: Option<NPortId>,
     },
-    /// A port that is logged in aborted an exchange that is none of this machine's. It was told
-    /// that the exchange is aborted.
-    Aborted {
-        /// The other port.
-        id: NPortId,
-        /// True if the other port originated the exchange, false if we did.
-        is_originator: bool,
-        /// The originator's name for the exchange.
-        ox_id: u16,
-        /// The responder's name for the exchange.
-        rx_id: u16,
-    },
 }
 
 /// There is no room to ask for another host address.
@@ -153,7 +141,6 @@ pub struct LoginMachine {
     accepted: Accepted,
     random: Random,
     answers: VecDeque<ElsOut>,
-    aborts: VecDeque<LoginEvent>,
     /// A port or a host changed since `next_ns` was found.
     changed: bool,
     /// There may be a request to send.
@@ -187,7 +174,6 @@ impl LoginMachine {
             accepted: Accepted::new(config.max_neighbours, config.r_a_tov_ns),
             random,
             answers: VecDeque::with_capacity(usize::from(config.max_answers)),
-            aborts: VecDeque::with_capacity(usize::from(config.max_aborts)),
             changed: false,
             may_send: false,
             may_tell: false,
@@ -323,9 +309,6 @@ impl LoginMachine {
     /// The next thing to tell. News of one port that were not asked for in time are told as the
     /// outcome: a login that came and went between is not told at all.
     pub fn poll_event(&mut self) -> Option<LoginEvent> {
-        if let Some(abort) = self.aborts.pop_front() {
-            return Some(abort);
-        }
         if !self.may_tell {
             return None;
         }
@@ -351,6 +334,7 @@ impl LoginMachine {
             neighbour: port.neighbour,
             state: port.state,
             login: port.login,
+            heard_ns: port.heard_ns,
             host: port.host.host,
             asks_for_host: port.host.is_open(),
         })

@@ -20,7 +20,7 @@ use fcvi_frame::fc::{FcHeader, FcType, NPortId, RCtl};
 use fcvi_frame::fcoe::{Eof, FCOE_HEADER_BYTES, FCOE_TRAILER_BYTES, Sof};
 use fcvi_frame::fip::{FipOpcode, FipView, LinkService, LinkServiceKind};
 use fcvi_frame::frame::{FrameHeader, FrameView, seal};
-use fcvi_frame::{EmitError, MacAddress, ethernet};
+use fcvi_frame::{EmitError, MacAddress, ethernet, profile};
 
 use crate::login::{
     Carrier, ElsOut, FipService, LoginConfig, LoginEvent, LoginMachine, Neighbour, PortLogin,
@@ -32,6 +32,9 @@ use crate::vn2vn::{self, Vn2vn, Vn2vnConfig, Vn2vnEvent, Vn2vnState};
 const ETHERTYPE: usize = 12;
 /// Where TYPE of an untagged FCoE frame stands.
 const FC_TYPE: usize = ethernet::HEADER_BYTES + FCOE_HEADER_BYTES + 8;
+
+/// How long a neighbour may take for its next answer: E_D_TOV.
+const PATIENCE_NS: u64 = profile::E_D_TOV_MS as u64 * 1_000_000;
 
 /// What the owner of a VN_Port learns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,13 +168,15 @@ pub struct NeighbourView {
     pub neighbour: vn2vn::Neighbour,
     /// When something was heard of it last.
     pub heard_ns: u64,
-    /// The login's view; `None` before it is known there.
+    /// The login's view; `None` before it is known there, and if there is no room for it.
     pub port: Option<PortView>,
 }
 
 impl NeighbourView {
-    /// It speaks FC-VI, and a login with it, or the name of its host, is on its way.
-    fn is_pending(&self) -> bool {
+    /// It speaks FC-VI, and a login with it, or the name of its host, is on its way. One that
+    /// says nothing for [`PATIENCE_NS`] is not waited for until it does.
+    fn is_pending(&self, now_ns: u64) -> bool {
+        let is_mute = |port: &PortView| now_ns.saturating_sub(port.heard_ns) >= PATIENCE_NS;
         let under_way = |port: &PortView| match port.state {
             PortState::Known
             | PortState::FlogiSent
@@ -180,7 +185,8 @@ impl NeighbourView {
             PortState::LoggedIn => port.asks_for_host,
             PortState::LogoSent | PortState::LoggedOut => false,
         };
-        self.neighbour.supports_fc_vi && self.port.as_ref().is_none_or(under_way)
+        let is_awaited = |port: &PortView| under_way(port) && !is_mute(port);
+        self.neighbour.supports_fc_vi && self.port.as_ref().is_some_and(is_awaited)
     }
 }
 
@@ -234,10 +240,12 @@ impl VnPort {
             })
     }
 
-    /// True while a neighbour that speaks FC-VI may still turn out to be of some host.
+    /// True while a neighbour that speaks FC-VI may still turn out to be of some host, and says
+    /// something now and then.
     #[must_use]
-    pub fn is_getting_to_know(&self) -> bool {
-        self.state() != Vn2vnState::Up || self.neighbours().any(|view| view.is_pending())
+    pub fn is_getting_to_know(&self, now_ns: u64) -> bool {
+        let mut neighbours = self.neighbours();
+        self.state() != Vn2vnState::Up || neighbours.any(|view| view.is_pending(now_ns))
     }
 
     /// Names and numbers of everything that is counted, in a fixed order.
@@ -379,30 +387,21 @@ impl VnPort {
         if let Some(event) = self.discovery.poll_event() {
             return Some(self.discovered(now_ns, event));
         }
-        while let Some(event) = self.logins.poll_event() {
-            match event {
-                LoginEvent::LoggedIn(login) => {
-                    self.discovery.keep(login.id, true);
-                    return Some(VnPortEvent::LoggedIn(login));
-                }
-                LoginEvent::LoggedOut { id, .. } => {
-                    self.discovery.keep(id, false);
-                    return Some(VnPortEvent::LoggedOut(id));
-                }
-                LoginEvent::Host { id, host } => return Some(VnPortEvent::Host { id, host }),
-                // What fails is tried again, and counted.
-                LoginEvent::LoginFailed { .. } => return Some(VnPortEvent::NeighboursChanged),
-                // Exchanges of messages end by their own rules, whoever aborts them.
-                LoginEvent::Aborted { .. } => {}
-                LoginEvent::Resolved { host, id: Some(id) } => {
-                    return Some(VnPortEvent::Host { id, host });
-                }
-                LoginEvent::Resolved { host, id: None } => {
-                    return Some(VnPortEvent::Resolved(host));
-                }
+        Some(match self.logins.poll_event()? {
+            LoginEvent::LoggedIn(login) => {
+                self.discovery.keep(login.id, true);
+                VnPortEvent::LoggedIn(login)
             }
-        }
-        None
+            LoginEvent::LoggedOut { id, .. } => {
+                self.discovery.keep(id, false);
+                VnPortEvent::LoggedOut(id)
+            }
+            LoginEvent::Host { id, host } => VnPortEvent::Host { id, host },
+            // What fails is tried again, and counted.
+            LoginEvent::LoginFailed { .. } => VnPortEvent::NeighboursChanged,
+            LoginEvent::Resolved { host, id: Some(id) } => VnPortEvent::Host { id, host },
+            LoginEvent::Resolved { host, id: None } => VnPortEvent::Resolved(host),
+        })
     }
 
     fn discovered(&mut self, now_ns: u64, event: Vn2vnEvent) -> VnPortEvent {

@@ -1,18 +1,19 @@
 //! Exchanges that others abort.
 //!
-//! An ABTS names an exchange of the other port, or one of ours that it answers. Ours
-//! of this machine is known; of all others only the VI engine can know, and it is told.
-//! What neither knows is over, which is what the aborting port wants to hear: BA_ACC.
+//! An ABTS names an exchange of the other port, or one of ours that it answers. A request of
+//! this machine is given up, which is what the aborting port wants to hear: BA_ACC. Nothing else
+//! is undone: link services are answered at once, and messages of FC-VI end by their own rules,
+//! the first frame that is missing. So BA_ACC would promise what is not so: BA_RJT.
 
 use fcvi_frame::MacAddress;
 use fcvi_frame::bls::{BaAcc, BaRjt};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, RCtl};
 
+use super::LoginMachine;
 use super::counters::LoginCounter;
 use super::frames::{Carrier, ElsOut, abort_answer_header};
 use super::port::LoginFailure;
 use super::state::Event;
-use super::{LoginEvent, LoginMachine};
 
 impl LoginMachine {
     /// A frame of TYPE 0x00 came in an FCoE frame for us, from this Ethernet address.
@@ -50,43 +51,36 @@ impl LoginMachine {
             return Err(LoginCounter::DropNoRoom);
         }
         if is_ours {
-            return self.abort_own(now_ns, at, fc);
+            self.abort_own(now_ns, at, fc);
+        } else {
+            self.refuse_abort(fc, BaRjt::UNABLE_TO_PERFORM, BaRjt::NO_EXPLANATION);
         }
-        if self.ports[at].is_some_and(|port| port.login.is_some()) {
-            if self.aborts.len() >= usize::from(self.config.max_aborts) {
-                return Err(LoginCounter::DropNoRoom);
-            }
-            self.aborts.push_back(LoginEvent::Aborted {
-                id: fc.s_id,
-                is_originator,
-                ox_id: fc.ox_id,
-                rx_id: fc.rx_id,
-            });
-        }
-        self.accept_abort(fc);
         Ok(())
     }
 
     /// A request of ours that the other port will not answer: it counts as refused.
-    fn abort_own(&mut self, now_ns: u64, at: usize, fc: &FcHeader) -> Result<(), LoginCounter> {
+    fn abort_own(&mut self, now_ns: u64, at: usize, fc: &FcHeader) {
         let port = self.ports[at].as_mut();
         let open = port.filter(|port| port.ox_id == Some(fc.ox_id) && !port.unsent);
         let Some(port) = open else {
-            let mut payload = [0; BaRjt::BYTES];
-            BaRjt {
-                reason: BaRjt::LOGICAL_ERROR,
-                explanation: BaRjt::INVALID_EXCHANGE,
-            }
-            .emit(&mut payload);
-            self.answer_abort(fc, RCtl::BaRjt, &payload);
-            return Ok(());
+            self.refuse_abort(fc, BaRjt::LOGICAL_ERROR, BaRjt::INVALID_EXCHANGE);
+            return;
         };
         port.ox_id = None;
         port.trouble = LoginFailure::Timeout;
         self.exchanges.end(now_ns, fc.ox_id);
         self.apply(now_ns, at, Event::Rejected, None);
         self.accept_abort(fc);
-        Ok(())
+    }
+
+    fn refuse_abort(&mut self, fc: &FcHeader, reason: u8, explanation: u8) {
+        let mut payload = [0; BaRjt::BYTES];
+        BaRjt {
+            reason,
+            explanation,
+        }
+        .emit(&mut payload);
+        self.answer_abort(fc, RCtl::BaRjt, &payload);
     }
 
     /// The whole exchange is aborted.

@@ -44,8 +44,6 @@ pub struct LoginConfig {
     /// Answers that wait for [`poll_outbound`](super::LoginMachine::poll_outbound), at most; a
     /// request that would need one more is dropped.
     pub max_answers: u16,
-    /// Aborts that wait for [`poll_event`](super::LoginMachine::poll_event), at most.
-    pub max_aborts: u16,
     /// Host addresses that are asked for or remembered, at most.
     pub max_hosts: u16,
     /// N_Ports of one host, at most.
@@ -80,7 +78,6 @@ impl LoginConfig {
             farp_lifetime_ns: 30_000 * NS_PER_MS,
             max_neighbours: 256,
             max_answers: 64,
-            max_aborts: 64,
             max_hosts: 64,
             max_ports_per_host: 64,
             max_logos_per_second: 1,

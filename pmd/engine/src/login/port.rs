@@ -84,6 +84,8 @@ pub enum LoginFailure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RemotePort {
     pub(super) neighbour: Neighbour,
+    /// When it was found, or an event came of a frame of it.
+    pub(super) heard_ns: u64,
     pub(super) state: PortState,
     /// When the state's time is over.
     pub(super) deadline_ns: Option<u64>,
@@ -132,9 +134,10 @@ pub(super) struct HostQuery {
 }
 
 impl RemotePort {
-    pub(super) fn new(neighbour: Neighbour) -> Self {
+    pub(super) fn new(now_ns: u64, neighbour: Neighbour) -> Self {
         Self {
             neighbour,
+            heard_ns: now_ns,
             state: PortState::Known,
             deadline_ns: None,
             tries: 0,
@@ -171,6 +174,8 @@ pub struct PortView {
     pub state: PortState,
     /// What was agreed, if it is logged in.
     pub login: Option<PortLogin>,
+    /// When it was found, or last asked or answered something that its login depends on.
+    pub heard_ns: u64,
     /// The host that it belongs to, if it said so.
     pub host: Option<HostAddress>,
     /// It was asked for its host, and is expected to answer.

@@ -60,7 +60,7 @@ impl LoginMachine {
             self.counters.count(LoginCounter::DropTableFull);
             return None;
         };
-        self.ports[at] = Some(RemotePort::new(*neighbour));
+        self.ports[at] = Some(RemotePort::new(now_ns, *neighbour));
         self.ids[at] = neighbour.id;
         if is_narrower && !self.is_closing {
             self.apply(now_ns, at, Event::Heard, None);
@@ -103,6 +103,9 @@ impl LoginMachine {
         let Some(port) = self.ports[at].as_mut().filter(|port| !port.gone) else {
             return;
         };
+        if !matches!(event, Event::Heard | Event::Logout | Event::Timeout) {
+            port.heard_ns = now_ns;
+        }
         let larger = self.config.port_name > port.neighbour.port_name;
         let last = port.tries >= self.config.retries;
         let from = port.state;

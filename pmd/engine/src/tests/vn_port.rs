@@ -37,6 +37,8 @@ struct Link {
     rng: Rng,
     /// Of a million frames.
     loss_ppm: u32,
+    /// Of whom only what discovery says arrives.
+    mute: Option<usize>,
     /// When, to whom (by place), what.
     flying: Vec<(u64, usize, Vec<u8>)>,
 }
@@ -53,6 +55,7 @@ impl Link {
             now_ns: S,
             rng: Rng::new(seed),
             loss_ppm: 0,
+            mute: None,
             flying: Vec::new(),
         }
     }
@@ -133,6 +136,10 @@ impl Link {
     }
 
     fn send(&mut self, from: usize, bytes: &[u8]) {
+        let is_vn2vn = bytes[12..14] == [0x89, 0x14] && bytes[16..18] == [0, 5];
+        if self.mute == Some(from) && !is_vn2vn {
+            return;
+        }
         for to in 0..self.nodes.len() {
             let lost = self.rng.below(1_000_000) < u64::from(self.loss_ppm);
             let hears = |node: &Node| node.hears(bytes);
@@ -218,7 +225,7 @@ fn ports_find_each_other_and_their_hosts_within_two_seconds() {
     assert!(link.is_complete());
     assert!((0..6).all(|at| link.node(at).port.state() == Vn2vnState::Up));
     let port = &link.node(0).port;
-    assert!(!port.is_getting_to_know());
+    assert!(!port.is_getting_to_know(link.now_ns));
     let mut views = port.neighbours().filter_map(|view| view.port);
     assert!(views.all(|view| view.state == PortState::LoggedIn));
     assert_eq!(port.neighbours().count(), 5);
@@ -487,6 +494,35 @@ fn every_counter_has_a_name_of_its_own() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), all);
+}
+
+/// Whoever connects to a host whose ports are known must not wait for a port that says nothing.
+#[test]
+fn a_mute_neighbour_is_waited_for_only_for_a_while() {
+    let mut link = Link::new(13);
+    for at in 0..3 {
+        link.start(at, at as u16 + 1);
+    }
+    link.run(3 * S);
+    // It is found, and its beacons arrive, but its link services get lost.
+    link.start(3, 4);
+    link.mute = Some(3);
+    while link.node(3).port.state() != Vn2vnState::Up {
+        link.run(10 * MS);
+    }
+    link.run(20 * MS);
+    let known = |link: &Link| link.node(0).port.neighbours().count();
+    assert_eq!(known(&link), 3);
+    assert!(link.node(0).port.is_getting_to_know(link.now_ns));
+    link.run(2 * S);
+    for _ in 0..200 {
+        assert!(!link.node(0).port.is_getting_to_know(link.now_ns));
+        link.run(300 * MS);
+    }
+    assert_eq!(known(&link), 3);
+    link.mute = None;
+    link.run(20 * S);
+    assert!(link.is_complete());
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::timer::TimerKey;
 
 impl Engine {
     /// The last frame of a send or write is with the port, and it is not complete at once.
+    #[inline(always)]
     pub(super) fn sent_tracked<H: Host>(
         &mut self,
         now_ns: u64,
@@ -26,17 +27,17 @@ impl Engine {
         host: &mut H,
     ) {
         let recovers = self.tx_mut(vi).is_some_and(|tx| tx.recovery.is_some());
-        if recovers || self.level_of(vi) == Some(Level::ReliableReception) {
-            self.keep_in_flight(now_ns, vi, message, false, host);
-            return;
+        let answered = !recovers && self.level_of(vi) != Some(Level::ReliableReception);
+        if answered {
+            let ox_id = message.exchange.ox_id;
+            self.exchanges.close(ox_id, message.next_seq_cnt);
         }
-        let ox_id = message.exchange.ox_id;
-        self.exchanges.close(ox_id, message.next_seq_cnt);
-        self.keep_in_flight(now_ns, vi, message, true, host);
+        self.keep_in_flight(now_ns, vi, message, answered, host);
     }
 
     /// The descriptor that was just sent waits for its answer, or, if it is `answered`, for
-    /// those before it.
+    /// those before it. Inlined: what was just put together stays in registers.
+    #[inline(always)]
     pub(super) fn keep_in_flight<H: Host>(
         &mut self,
         now_ns: u64,

@@ -5,7 +5,7 @@ use fcvi_frame::bls::{BaAcc, BaRjt};
 use fcvi_frame::fc::{FCtl, FcHeader, FcType, RCtl};
 
 use super::frames::{MS, S, Stage, THEIR_NAME, THEIRS, config, login_of, neighbour};
-use crate::login::{LoginConfig, LoginCounter, LoginEvent, PortState};
+use crate::login::{LoginConfig, LoginCounter, PortState};
 
 const FROM_RESPONDER: FCtl = FCtl::END_SEQUENCE.union(FCtl::EXCHANGE_RESPONDER);
 
@@ -25,41 +25,31 @@ fn inject(stage: &mut Stage, fc: &FcHeader, payload: &[u8]) {
     stage.machine.handle_bls(stage.now_ns, source, fc, payload);
 }
 
+/// Nothing is undone for it, and nothing else is said.
 #[test]
-fn an_abort_of_a_vi_exchange_is_accepted_and_told() {
-    for (f_ctl, is_originator, context) in [
-        (FCtl::END_SEQUENCE, true, 0x98_0000),
-        (FROM_RESPONDER, false, 0x18_0000),
-    ] {
+fn an_abort_of_any_other_exchange_is_refused() {
+    for (f_ctl, context) in [(FCtl::END_SEQUENCE, 0x98_0000), (FROM_RESPONDER, 0x18_0000)] {
         let mut stage = Stage::logged_in(true);
         let header = abts(&stage, f_ctl, 0x77);
         inject(&mut stage, &header, &[]);
         stage.drain();
-        let aborted = LoginEvent::Aborted {
-            id: THEIRS,
-            is_originator,
-            ox_id: 0x77,
-            rx_id: 0x1234,
-        };
-        assert_eq!(stage.events, [aborted]);
+        assert_eq!(stage.events, []);
         let [out] = stage.sent[..] else {
             panic!("one frame");
         };
-        assert_eq!((out.fc.r_ctl, out.fc.fc_type), (RCtl::BaAcc, FcType::Bls));
+        assert_eq!((out.fc.r_ctl, out.fc.fc_type), (RCtl::BaRjt, FcType::Bls));
         assert_eq!((out.fc.s_id, out.fc.d_id), (header.d_id, header.s_id));
         assert_eq!(
             (out.fc.ox_id, out.fc.rx_id, out.fc.seq_id),
             (0x77, 0x1234, 9)
         );
         assert_eq!(out.fc.f_ctl, FCtl(context));
-        let accept = BaAcc {
-            last_seq_id: None,
-            ox_id: 0x77,
-            rx_id: 0x1234,
-            low_seq_cnt: 0,
-            high_seq_cnt: 0xFFFF,
+        let reject = BaRjt {
+            reason: BaRjt::UNABLE_TO_PERFORM,
+            explanation: BaRjt::NO_EXPLANATION,
         };
-        assert_eq!(BaAcc::parse(out.payload()), Ok(accept));
+        assert_eq!(BaRjt::parse(out.payload()), Ok(reject));
+        assert_eq!(stage.count(LoginCounter::Aborts), 0);
     }
 }
 
@@ -73,6 +63,14 @@ fn an_abort_of_our_request_makes_the_timer_ask_again() {
     inject(&mut stage, &header, &[]);
     stage.drain();
     assert_eq!(stage.names(), ["FIP FLOGI", "BA_ACC"]);
+    let accept = BaAcc {
+        last_seq_id: None,
+        ox_id,
+        rx_id: 0x1234,
+        low_seq_cnt: 0,
+        high_seq_cnt: 0xFFFF,
+    };
+    assert_eq!(BaAcc::parse(stage.sent[1].payload()), Ok(accept));
     assert_eq!(stage.machine.exchanges.open_count(), 0);
     // It is over: what comes of it now is late.
     stage.accept_login(&login_of(THEIR_NAME));
@@ -97,22 +95,19 @@ fn an_abort_of_nothing_is_refused() {
 }
 
 #[test]
-fn aborts_that_nobody_fetches_are_bounded() {
+fn answers_to_aborts_are_bounded() {
     let mut stage = Stage::empty(LoginConfig {
-        max_aborts: 2,
+        max_answers: 2,
         ..config(true)
     });
     stage.machine.neighbour_found(0, &neighbour(2));
-    stage.plogi();
     for ox_id in 0..5 {
         let header = abts(&stage, FCtl::END_SEQUENCE, ox_id);
         inject(&mut stage, &header, &[]);
     }
     assert_eq!(stage.count(LoginCounter::DropNoRoom), 3);
     stage.drain();
-    // What was not told was not accepted either.
-    assert_eq!(stage.names(), ["LS_ACC", "BA_ACC", "BA_ACC"]);
-    assert_eq!(stage.events.len(), 3);
+    assert_eq!(stage.names(), ["BA_RJT", "BA_RJT"]);
 }
 
 #[test]

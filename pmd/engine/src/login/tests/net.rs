@@ -265,7 +265,6 @@ impl Node {
                 self.ports.retain(|(known, _)| *known != id);
                 self.ports.push((id, host.0[15]));
             }
-            LoginEvent::Aborted { .. } => panic!("nobody aborts here"),
         }
     }
 }

@@ -246,7 +246,6 @@ fn after(mut stage: Stage) -> String {
             LoginEvent::LoggedIn(login) => write!(cell, " !LoggedIn {}", login.data_field_bytes),
             LoginEvent::LoggedOut { reason, .. } => write!(cell, " !LoggedOut {reason:?}"),
             LoginEvent::LoginFailed { reason, .. } => write!(cell, " !LoginFailed {reason:?}"),
-            LoginEvent::Aborted { .. } => write!(cell, " !Aborted"),
             LoginEvent::Host { .. } => write!(cell, " !Host"),
             LoginEvent::Resolved { .. } => write!(cell, " !Resolved"),
         }
