@@ -4,7 +4,9 @@
 //! services of the login machine. Each remembers the SEQ_ID and
 //! the SEQ_CNT that come next on it, so that the triple repeats only after 256
 //! uses of the OX_ID. An exchange that ended cleanly frees its OX_ID at once;
-//! one that was given up is dead for R_A_TOV. A dry pool is back-pressure.
+//! one that was given up is dead for R_A_TOV. A question of a link service is dead for twice
+//! that, answered or not: nothing but its OX_ID tells what is answered, it may be on its way for
+//! R_A_TOV, and then its answer. A dry pool is back-pressure.
 //! Connection procedures, of which many may be given up in a second, leave a
 //! share of the pool to the messages.
 
@@ -40,6 +42,10 @@ pub(crate) struct ExchangePool {
     /// How many are neither in use nor dead.
     free: usize,
     dead: VecDeque<(u64, u16)>,
+    /// Those of questions, which are dead for longer.
+    dead_questions: VecDeque<(u64, u16)>,
+    /// When the first of all of them is over.
+    revive_ns: u64,
     r_a_tov_ns: u64,
 }
 
@@ -50,6 +56,8 @@ impl ExchangePool {
             cursor: first as usize % OX_IDS,
             free: OX_IDS,
             dead: VecDeque::with_capacity(OX_IDS),
+            dead_questions: VecDeque::with_capacity(OX_IDS),
+            revive_ns: u64::MAX,
             r_a_tov_ns,
         }
     }
@@ -57,7 +65,7 @@ impl ExchangePool {
     /// Opens an exchange; `None` if all OX_IDs are in use or dead.
     #[inline]
     pub(crate) fn open(&mut self, now_ns: u64) -> Option<Exchange> {
-        if !self.dead.is_empty() {
+        if self.revive_ns <= now_ns {
             self.revive(now_ns);
         }
         if self.free == 0 {
@@ -103,29 +111,50 @@ impl ExchangePool {
 
     /// The exchange was given up: frames of it may still be on their way.
     pub(crate) fn abandon(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
-        if skips(Check::DeadExchange) {
-            self.close(ox_id, seq_cnt);
-        } else if let Some(next) = self.next.get_mut(ox_id as usize) {
-            next.seq_cnt = seq_cnt;
-            self.dead.push_back((now_ns + self.r_a_tov_ns, ox_id));
+        let free_ns = now_ns.saturating_add(self.r_a_tov_ns);
+        if self.is_to_be_held(ox_id, seq_cnt, free_ns) {
+            self.dead.push_back((free_ns, ox_id));
         }
     }
 
-    /// OX_IDs of exchanges that have not ended, and of those that are dead for R_A_TOV.
+    /// The exchange of a link service is over, answered or not.
+    pub(crate) fn end_question(&mut self, now_ns: u64, ox_id: u16, seq_cnt: u16) {
+        let free_ns = now_ns.saturating_add(self.r_a_tov_ns.saturating_mul(2));
+        if self.is_to_be_held(ox_id, seq_cnt, free_ns) {
+            self.dead_questions.push_back((free_ns, ox_id));
+        }
+    }
+
+    fn is_to_be_held(&mut self, ox_id: u16, seq_cnt: u16, free_ns: u64) -> bool {
+        if skips(Check::DeadExchange) {
+            self.close(ox_id, seq_cnt);
+            return false;
+        }
+        let Some(next) = self.next.get_mut(ox_id as usize) else {
+            return false;
+        };
+        next.seq_cnt = seq_cnt;
+        self.revive_ns = self.revive_ns.min(free_ns);
+        true
+    }
+
+    /// OX_IDs of exchanges that have not ended, and of those that are dead.
     pub(crate) fn usage(&self) -> (usize, usize) {
-        let dead = self.dead.len();
+        let dead = self.dead.len() + self.dead_questions.len();
         (OX_IDS - self.free - dead, dead)
     }
 
     #[cold]
     fn revive(&mut self, now_ns: u64) {
-        while let Some((at, ox_id)) = self.dead.front().copied() {
-            if at > now_ns {
-                break;
+        self.revive_ns = u64::MAX;
+        for dead in [&mut self.dead, &mut self.dead_questions] {
+            while let Some((_, ox_id)) = dead.front().copied().filter(|(at, _)| *at <= now_ns) {
+                dead.pop_front();
+                self.next[ox_id as usize].open = false;
+                self.free += 1;
             }
-            self.dead.pop_front();
-            self.next[ox_id as usize].open = false;
-            self.free += 1;
+            let next_ns = dead.front().map_or(u64::MAX, |(at, _)| *at);
+            self.revive_ns = self.revive_ns.min(next_ns);
         }
     }
 }
@@ -170,6 +199,20 @@ mod tests {
         assert_eq!((e.ox_id, e.seq_id, e.seq_cnt), (77, 1, 3));
         pool.close(e.ox_id, e.seq_cnt);
         assert_eq!(pool.usage(), (OX_IDS - 1, 0));
+    }
+
+    #[test]
+    fn the_ox_id_of_a_question_is_dead_for_twice_r_a_tov() {
+        let mut pool = ExchangePool::new(1000, 0);
+        for _ in 0..OX_IDS {
+            pool.open(0).unwrap();
+        }
+        pool.end_question(5, 77, 3);
+        pool.abandon(6, 78, 3);
+        assert_eq!(pool.usage(), (OX_IDS - 2, 2));
+        assert_eq!(pool.open(1006).unwrap().ox_id, 78);
+        assert_eq!(pool.open(2004), None);
+        assert_eq!(pool.open(2005).unwrap().ox_id, 77);
     }
 
     #[test]

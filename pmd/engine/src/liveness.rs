@@ -88,7 +88,7 @@ impl Engine {
         if peer.connections == 0
             && let Some((ox_id, seq_cnt)) = peer.exchange.take()
         {
-            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+            self.exchanges.end_question(now_ns, ox_id, seq_cnt);
         }
     }
 
@@ -147,7 +147,7 @@ impl Engine {
         peer.probes = PROBES.min(peer.probes + 1);
         let open = (exchange.ox_id, exchange.seq_cnt.wrapping_add(1));
         if let Some((ox_id, seq_cnt)) = peer.exchange.replace(open) {
-            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+            self.exchanges.end_question(now_ns, ox_id, seq_cnt);
         }
     }
 
@@ -256,7 +256,7 @@ impl Engine {
         let before = peer.port_name.replace(adisc.port_name);
         if let Some((ox_id, seq_cnt)) = peer.exchange.take() {
             // Nothing but the OX_ID says what an answer is to: none may find it in use again.
-            self.exchanges.abandon(now_ns, ox_id, seq_cnt);
+            self.exchanges.end_question(now_ns, ox_id, seq_cnt);
         }
         self.heard(at as u32, now_ns);
         if before.is_some_and(|name| name != adisc.port_name) {

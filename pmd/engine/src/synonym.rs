@@ -44,7 +44,7 @@ pub(crate) enum Check {
     ConnectionHandle,
     /// A connection IU comes from the port that the procedure is with.
     ConnectionPeer,
-    /// The sender: an OX_ID that was given up is dead for R_A_TOV.
+    /// The sender: an OX_ID that was given up, or asked with, is dead for R_A_TOV or twice that.
     DeadExchange,
     /// A handle that was given up does not come again for R_A_TOV.
     DeadHandle,

@@ -225,7 +225,7 @@ const ROWS: [Row; 24] = [
     row!(
         DeadExchange,
         "held",
-        "an OX_ID that was given up, or that an ADISC was sent on, is not used again for R_A_TOV",
+        "an OX_ID that was given up is not used again for R_A_TOV, and one that an ADISC was sent on for twice that: a late question is answered late",
         "exchange.rs",
         [],
         "an answer to an earlier ADISC: a port that went seems to be there",
