@@ -56,7 +56,8 @@ impl ExchangePool {
             cursor: first as usize % OX_IDS,
             free: OX_IDS,
             dead: VecDeque::with_capacity(OX_IDS),
-            dead_questions: VecDeque::with_capacity(OX_IDS),
+            // Few are asked at a time; more make it grow.
+            dead_questions: VecDeque::with_capacity(1024),
             revive_ns: u64::MAX,
             r_a_tov_ns,
         }
