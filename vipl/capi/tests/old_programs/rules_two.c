@@ -148,9 +148,9 @@ static int one_sided(void)
         connect_client(&end.nic, end.vi, discriminator());
         target = hear_buffer(&end);
         target.address += 16384;
+        post_receive(&end, 3);
         write_rounds(&end, &target);
         /* Until the target is content. */
-        post_receive(&end, 0);
         received(end.vi);
         end_close(&end);
         _exit(0);
@@ -194,13 +194,13 @@ int rule_6_the_last_word_is_last(void)
         post_receive(&end, 0);
         connect_client(&end.nic, end.vi, discriminator());
         target = hear_buffer(&end);
+        post_receive(&end, 3);
         source = (VIP_UINT64 *)(void *)(end.buffer.base + DATA);
         for (round = 1; round <= 2000; round++) {
             for (i = 0; i < BLOCK / sizeof *source; i++)
                 source[i] = round << 32 | round;
             write_bytes(&end, &target, 16384, BLOCK);
         }
-        post_receive(&end, 0);
         received(end.vi);
         end_close(&end);
         _exit(0);
@@ -232,12 +232,12 @@ int rule_7_fields_of_posted_receives(void)
     descriptor = descriptor_of(&end, 0);
     describe(descriptor, &end.buffer, DATA, 64);
     if (child == 0) {
+        post_receive(&end, 3);
         connect_client(&end.nic, end.vi, discriminator());
         descriptor->CS.Control |= VIP_CONTROL_IMMEDIATE;
         descriptor->CS.ImmediateData = 0xFEDCBA98;
         EXPECT_OK(VipPostSend(end.vi, descriptor, end.buffer.handle));
         sent(end.vi);
-        post_receive(&end, 3);
         received(end.vi);
         end_close(&end);
         _exit(0);
@@ -273,10 +273,10 @@ int rule_8_receives_before_connecting(void)
     EXPECT_OK(VipCreateCQ(end.nic.nic, 1, &cq));
     end.vi = vi_make(&end.nic, VIP_SERVICE_RELIABLE_DELIVERY, VIP_FALSE, child == 0 ? NULL : cq);
     if (child == 0) {
+        post_receive(&end, 0);
         connect_client(&end.nic, end.vi, discriminator());
         for (n = 0; n < RECEIVES; n++)
             send_bytes(&end, &n, sizeof n);
-        post_receive(&end, 0);
         received(end.vi);
         vi_drop(end.vi);
         _exit(0);
