@@ -44,6 +44,13 @@ static void post_receive(End *end, unsigned n)
     EXPECT_OK(VipPostRecv(end->vi, descriptor_of(end, n), end->buffer.handle));
 }
 
+/* For a last message that nobody reads: apart from what is sent and written until it comes. */
+static void post_last_receive(End *end)
+{
+    describe(descriptor_of(end, 3), &end->buffer, DATA + 8192, 64);
+    EXPECT_OK(VipPostRecv(end->vi, descriptor_of(end, 3), end->buffer.handle));
+}
+
 static void send_bytes(End *end, const void *bytes, VIP_ULONG count)
 {
     memcpy(end->buffer.base + DATA + 1024, bytes, count);
@@ -148,7 +155,7 @@ static int one_sided(void)
         connect_client(&end.nic, end.vi, discriminator());
         target = hear_buffer(&end);
         target.address += 16384;
-        post_receive(&end, 3);
+        post_last_receive(&end);
         write_rounds(&end, &target);
         /* Until the target is content. */
         received(end.vi);
@@ -194,7 +201,7 @@ int rule_6_the_last_word_is_last(void)
         post_receive(&end, 0);
         connect_client(&end.nic, end.vi, discriminator());
         target = hear_buffer(&end);
-        post_receive(&end, 3);
+        post_last_receive(&end);
         source = (VIP_UINT64 *)(void *)(end.buffer.base + DATA);
         for (round = 1; round <= 2000; round++) {
             for (i = 0; i < BLOCK / sizeof *source; i++)
@@ -232,7 +239,7 @@ int rule_7_fields_of_posted_receives(void)
     descriptor = descriptor_of(&end, 0);
     describe(descriptor, &end.buffer, DATA, 64);
     if (child == 0) {
-        post_receive(&end, 3);
+        post_last_receive(&end);
         connect_client(&end.nic, end.vi, discriminator());
         descriptor->CS.Control |= VIP_CONTROL_IMMEDIATE;
         descriptor->CS.ImmediateData = 0xFEDCBA98;
