@@ -46,8 +46,8 @@ pub struct RecoveryConfig {
     pub ack_delay_ns: u64,
     /// The shortest time after which a silent peer is asked.
     pub min_timeout_ns: u64,
-    /// How often in a row a peer that is silent, or acknowledges nothing more, is asked before the
-    /// connection breaks.
+    /// How often in a row a silent peer is asked before the connection breaks. One that answers
+    /// and takes nothing has FCVI_ULP_TIMEOUT.
     pub tries: u32,
     /// Unacknowledged frames of a connection: the window never gets smaller. At least 2.
     pub min_window_frames: u32,
@@ -65,7 +65,7 @@ impl Default for RecoveryConfig {
             ack_bytes: 32 << 10,
             ack_delay_ns: 100 * NS_PER_US,
             min_timeout_ns: 500 * NS_PER_US,
-            tries: 10,
+            tries: 16,
             min_window_frames: 32,
             max_window_frames: 512,
             max_islands: 64,

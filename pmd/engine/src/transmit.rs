@@ -72,7 +72,10 @@ impl TxStream {
             answering: false,
             in_flight: InFlight::new(level, config, link.remote.max_reads),
             answers: Answers::new(level, config),
-            recovery: recovery.map(|config| Box::new(TxRecovery::new(config, first_msg_id))),
+            recovery: recovery.map(|recovery| {
+                let ulp_timeout_ns = config.ulp_timeout_ns;
+                Box::new(TxRecovery::new(recovery, ulp_timeout_ns, first_msg_id))
+            }),
         }
     }
 }

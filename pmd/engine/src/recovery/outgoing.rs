@@ -43,7 +43,7 @@ pub(crate) struct TxRecovery {
     deadline_ns: Option<u64>,
     /// When the timer fires; not later than that.
     timer_ns: Option<u64>,
-    /// Questions in a row without an answer.
+    /// Questions in a row without a sign of life.
     tries: u32,
     max_tries: u32,
     /// A message whose acknowledgement tells the round trip, and when it was sent.
@@ -51,14 +51,14 @@ pub(crate) struct TxRecovery {
 }
 
 impl TxRecovery {
-    pub(crate) fn new(config: &RecoveryConfig, first_msg_id: u32) -> Self {
+    pub(crate) fn new(config: &RecoveryConfig, ulp_timeout_ns: u64, first_msg_id: u32) -> Self {
         Self {
             una: first_msg_id,
             una_frames: 0,
             sent_frames: 0,
             acked_frames: 0,
             window: Window::new(config),
-            round_trip: RoundTrip::new(config),
+            round_trip: RoundTrip::new(config, ulp_timeout_ns),
             repairs: Repairs::new(),
             deadline_ns: None,
             timer_ns: None,
@@ -324,9 +324,9 @@ impl Engine {
         Acknowledged::Further
     }
 
-    /// The other end lives: whatever is expected of it has its time from now on. It has answered
-    /// what it was asked if it is `further` than it was, or has everything: one that lives and
-    /// takes nothing is given up as one that is silent. Data of a read has FCVI_ULP_TIMEOUT.
+    /// The other end lives: whatever is expected of it has its time from now on. Only one that is
+    /// `further` than it was, or has everything, is asked as soon as at first: one that lives and
+    /// takes nothing has FCVI_ULP_TIMEOUT. So has the data of a read.
     pub(super) fn heard_of(&mut self, now_ns: u64, vi: ViIndex, further: bool) {
         let Some(tx) = self.tx_mut(vi) else {
             return;
@@ -336,8 +336,8 @@ impl Engine {
         if let Some(recovery) = tx.recovery.as_mut() {
             if answered {
                 recovery.round_trip.answered();
-                recovery.tries = 0;
             }
+            recovery.tries = 0;
             recovery.deadline_ns = None;
         }
         if expects {

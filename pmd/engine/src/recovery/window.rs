@@ -7,8 +7,11 @@ const FIRST_TIMEOUT_NS: u64 = 10_000 * NS_PER_US;
 /// Answers that take longer are those of a peer whose program was not scheduled: to ask it once
 /// too often costs a frame, to wait for it where a frame was lost costs all that time.
 const LONGEST_ANSWER_NS: u64 = 20_000 * NS_PER_US;
-/// A silent peer is asked at least so often.
+/// A silent peer is asked at least so often,
 const LONGEST_TIMEOUT_NS: u64 = 1_000_000 * NS_PER_US;
+/// and so often in FCVI_ULP_TIMEOUT: what is lost by chance must not be lost for good because
+/// there was no time to ask again.
+const QUESTIONS_IN_ULP_TIMEOUT: u64 = 32;
 /// Of so many frames one may be lost by chance; if more are, the network has too many.
 const FRAMES_A_LOSS: u32 = 8;
 
@@ -89,16 +92,19 @@ pub(crate) struct RoundTrip {
     measured: Option<(u64, u64)>,
     ack_delay_ns: u64,
     least_ns: u64,
+    longest_ns: u64,
     /// Time-outs in a row.
     doublings: u32,
 }
 
 impl RoundTrip {
-    pub(crate) fn new(config: &RecoveryConfig) -> Self {
+    pub(crate) fn new(config: &RecoveryConfig, ulp_timeout_ns: u64) -> Self {
+        let longest_ns = LONGEST_TIMEOUT_NS.min(ulp_timeout_ns / QUESTIONS_IN_ULP_TIMEOUT);
         Self {
             measured: None,
             ack_delay_ns: config.ack_delay_ns,
             least_ns: config.min_timeout_ns,
+            longest_ns: longest_ns.max(config.min_timeout_ns),
             doublings: 0,
         }
     }
@@ -135,7 +141,7 @@ impl RoundTrip {
         let least = expected.max(self.least_ns);
         least
             .saturating_mul(1 << self.doublings.min(32))
-            .min(LONGEST_TIMEOUT_NS.max(self.least_ns))
+            .min(self.longest_ns)
     }
 
     /// What was sent again cannot have been answered sooner.
@@ -208,7 +214,7 @@ mod tests {
     #[test]
     fn time_outs_follow_the_round_trip_and_double() {
         let config = RecoveryConfig::default();
-        let mut round_trip = RoundTrip::new(&config);
+        let mut round_trip = RoundTrip::new(&config, 40 * LONGEST_TIMEOUT_NS);
         assert_eq!(round_trip.timeout_ns(), FIRST_TIMEOUT_NS);
         round_trip.measured(80 * NS_PER_US);
         assert_eq!(round_trip.timeout_ns(), config.min_timeout_ns);
@@ -229,5 +235,20 @@ mod tests {
         assert_eq!(round_trip.timeout_ns(), timeout);
         round_trip.measured(500_000 * NS_PER_US);
         assert_eq!(round_trip.timeout_ns(), LONGEST_ANSWER_NS);
+    }
+
+    #[test]
+    fn a_peer_is_asked_often_in_ulp_timeout_however_slow_it_was() {
+        let ulp_timeout_ns = 2 * LONGEST_TIMEOUT_NS;
+        let mut round_trip = RoundTrip::new(&RecoveryConfig::default(), ulp_timeout_ns);
+        round_trip.measured(LONGEST_ANSWER_NS);
+        let mut asked_ns = 0;
+        let mut questions = 0;
+        while asked_ns < ulp_timeout_ns {
+            asked_ns += round_trip.timeout_ns();
+            round_trip.timed_out();
+            questions += 1;
+        }
+        assert!(questions > QUESTIONS_IN_ULP_TIMEOUT, "{questions}");
     }
 }

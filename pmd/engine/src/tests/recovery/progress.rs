@@ -1,5 +1,5 @@
-//! A peer that answers and takes nothing is given up as one that is silent is: after so many
-//! questions, and after FCVI_ULP_TIMEOUT at the latest.
+//! A peer that answers and takes nothing is given up after FCVI_ULP_TIMEOUT, one that is silent
+//! after so many questions.
 
 use fcvi_frame::iu::Opcode::SendResponse;
 
@@ -73,8 +73,8 @@ fn a_message_longer_than_the_window_may_take_longer_than_ulp_timeout() {
         assert!(tx.in_flight.is_empty());
         tx.message.expect("not sent whole").sent_bytes
     };
-    for _ in 0..8 {
-        net.advance(ULP_TIMEOUT / 2);
+    for _ in 0..16 {
+        net.advance(ULP_TIMEOUT / 4);
         net.wire.cut = false;
         let before = sent_bytes(&net);
         while sent_bytes(&net) == before {
@@ -89,12 +89,12 @@ fn a_message_longer_than_the_window_may_take_longer_than_ulp_timeout() {
     assert_eq!(net.log(CLIENT, a), [sent(0, 200_000)]);
 }
 
-/// An answer that says what was known already is no answer to the question.
+/// Whether what is sent again is lost, or never was sent, cannot be known: it is asked often, in
+/// all that time, and no more than that.
 #[test]
-fn a_peer_that_takes_nothing_is_asked_so_often_and_then_given_up() {
+fn a_peer_that_takes_nothing_is_asked_until_ulp_timeout() {
     for level in [RD, RR] {
-        let (mut net, a, said) = stuck(level, 100 * ULP_TIMEOUT);
-        let tries = u64::from(crate::RecoveryConfig::default().tries);
+        let (mut net, a, said) = stuck(level, ULP_TIMEOUT);
         let mut asked = 0;
         let begin = net.now_ns;
         while net.state(CLIENT, a) == EndpointState::Connected {
@@ -103,9 +103,26 @@ fn a_peer_that_takes_nothing_is_asked_so_often_and_then_given_up() {
             if core::mem::replace(&mut asked, now) < now {
                 net.inject(CLIENT, &said);
             }
+            assert!(net.now_ns <= begin + ULP_TIMEOUT + MS, "{level:?}");
+        }
+        assert!((32..64).contains(&asked), "{level:?}: {asked}");
+        assert_eq!(net.count(CLIENT, Counter::GiveUps), 0, "{level:?}");
+        assert_eq!(net.count(CLIENT, Counter::ResponseTimeouts), 1);
+        assert_eq!(net.log(CLIENT, a), given_up(level));
+    }
+}
+
+#[test]
+fn a_silent_peer_is_asked_so_often_and_then_given_up() {
+    for level in [RD, RR] {
+        let (mut net, a, _) = stuck(level, 100 * ULP_TIMEOUT);
+        let tries = u64::from(crate::RecoveryConfig::default().tries);
+        let begin = net.now_ns;
+        while net.state(CLIENT, a) == EndpointState::Connected {
+            net.advance(100 * US);
             assert!(net.now_ns < begin + 20 * ULP_TIMEOUT, "{level:?}");
         }
-        assert_eq!(asked, tries, "{level:?}");
+        assert_eq!(net.count(CLIENT, Counter::RecoveryTimeouts), tries);
         assert_eq!(net.count(CLIENT, Counter::GiveUps), 1, "{level:?}");
         assert_eq!(net.log(CLIENT, a), given_up(level));
     }
