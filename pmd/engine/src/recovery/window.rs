@@ -11,7 +11,10 @@ const LONGEST_ANSWER_NS: u64 = 20_000 * NS_PER_US;
 const LONGEST_TIMEOUT_NS: u64 = 1_000_000 * NS_PER_US;
 /// and so often in FCVI_ULP_TIMEOUT: what is lost by chance must not be lost for good because
 /// there was no time to ask again.
-const QUESTIONS_IN_ULP_TIMEOUT: u64 = 32;
+const QUESTIONS_IN_ULP_TIMEOUT: u64 = 16;
+/// However short that is: questions in a row that a program misses while it is not scheduled
+/// would say that it is gone.
+const LEAST_LONGEST_NS: u64 = 100_000 * NS_PER_US;
 /// Of so many frames one may be lost by chance; if more are, the network has too many.
 const FRAMES_A_LOSS: u32 = 8;
 
@@ -99,7 +102,8 @@ pub(crate) struct RoundTrip {
 
 impl RoundTrip {
     pub(crate) fn new(config: &RecoveryConfig, ulp_timeout_ns: u64) -> Self {
-        let longest_ns = LONGEST_TIMEOUT_NS.min(ulp_timeout_ns / QUESTIONS_IN_ULP_TIMEOUT);
+        let longest_ns =
+            (ulp_timeout_ns / QUESTIONS_IN_ULP_TIMEOUT).clamp(LEAST_LONGEST_NS, LONGEST_TIMEOUT_NS);
         Self {
             measured: None,
             ack_delay_ns: config.ack_delay_ns,
