@@ -254,5 +254,10 @@ mod tests {
             questions += 1;
         }
         assert!(questions > QUESTIONS_IN_ULP_TIMEOUT, "{questions}");
+        let mut hurried = RoundTrip::new(&RecoveryConfig::default(), LEAST_LONGEST_NS);
+        for _ in 0..64 {
+            hurried.timed_out();
+        }
+        assert_eq!(hurried.timeout_ns(), LEAST_LONGEST_NS, "no more often");
     }
 }

@@ -73,8 +73,8 @@ fn a_message_longer_than_the_window_may_take_longer_than_ulp_timeout() {
         assert!(tx.in_flight.is_empty());
         tx.message.expect("not sent whole").sent_bytes
     };
-    for _ in 0..16 {
-        net.advance(ULP_TIMEOUT / 4);
+    for _ in 0..8 {
+        net.advance(ULP_TIMEOUT / 2);
         net.wire.cut = false;
         let before = sent_bytes(&net);
         while sent_bytes(&net) == before {
