@@ -33,6 +33,7 @@ use crate::work::{self, CqEntry, Done, Queue};
 
 mod slot;
 
+use slot::Offered;
 pub(crate) use slot::{Ended, NotifySlot, ViNotify, settle};
 
 /// A descriptor that came off its queue for a handler.
@@ -217,16 +218,20 @@ impl<S: Source> Notifier<S> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request; gives it back at the limit.
-    fn push(&self, handler: Handler<S::Found>) -> Result<(), Handler<S::Found>> {
+    /// Adds a request, if the queue has something for it and the limit is not reached.
+    fn push(&self, handler: Handler<S::Found>) -> Offered<S> {
         let limit = self.source.device().config.max_notifies_per_queue as usize;
         let mut requests = self.lock();
+        // Under the lock: the thread takes things off under it, so both are true at one time.
+        if let Err(error) = self.source.admit() {
+            return Offered::Refused(handler, error);
+        }
         if requests.waiting.len() + requests.owed.len() >= limit {
-            return Err(handler);
+            return Offered::Refused(handler, ControlError::Resource);
         }
         requests.waiting.push_back(handler);
         self.changed.notify_one();
-        Ok(())
+        Offered::Queued
     }
 
     /// The thread, until the queue ends.

@@ -69,10 +69,10 @@ impl<S: Source> Running<S> {
 }
 
 /// What became of a handler that a queue was asked to call.
-enum Offered<S: Source> {
+pub(super) enum Offered<S: Source> {
     Queued,
-    /// As many wait as may.
-    Full(Handler<S::Found>),
+    /// The queue is empty, or as many wait as may.
+    Refused(Handler<S::Found>, ControlError),
     /// The queue has no thread yet.
     NoThread(Handler<S::Found>),
 }
@@ -119,7 +119,7 @@ impl<S: Source> NotifySlot<S> {
         }
         match offered {
             Offered::Queued => Ok(()),
-            Offered::Full(_handler) => Err(ControlError::Resource),
+            Offered::Refused(_handler, error) => Err(error),
             Offered::NoThread(_handler) => started,
         }
     }
@@ -136,16 +136,15 @@ impl<S: Source> NotifySlot<S> {
         if !source.is_live() {
             return Err(ControlError::InvalidParameter);
         }
-        source.admit()?;
         if slot.is_none() {
             *slot = fresh.take();
         }
-        let Some(running) = &*slot else {
-            return Ok(Offered::NoThread(handler));
-        };
-        Ok(match running.notifier.push(handler) {
-            Ok(()) => Offered::Queued,
-            Err(handler) => Offered::Full(handler),
+        Ok(match &*slot {
+            Some(running) => running.notifier.push(handler),
+            None => match source.admit() {
+                Ok(()) => Offered::NoThread(handler),
+                Err(error) => Offered::Refused(handler, error),
+            },
         })
     }
 

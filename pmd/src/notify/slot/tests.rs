@@ -1,5 +1,5 @@
-use std::sync::TryLockError;
 use std::sync::atomic::AtomicBool;
+use std::sync::{OnceLock, TryLockError};
 
 use super::*;
 use crate::config::NicConfig;
@@ -11,6 +11,8 @@ use crate::sleepers::Event;
 struct Silent {
     device: &'static Device,
     live: &'static AtomicBool,
+    /// Whose thread must not take anything off between being asked and the answer, once it is set.
+    held: &'static OnceLock<Arc<Notifier<Silent>>>,
 }
 
 impl Source for Silent {
@@ -29,6 +31,10 @@ impl Source for Silent {
     }
 
     fn admit(&self) -> Outcome<()> {
+        if let Some(notifier) = self.held.get() {
+            let locked = matches!(notifier.requests.try_lock(), Err(TryLockError::WouldBlock));
+            assert!(locked, "what admits one more may be taken off at once");
+        }
         Ok(())
     }
 
@@ -54,7 +60,8 @@ fn silent(test: &str, max_notify_threads: u32) -> (Silent, u64) {
     };
     let (device, instance) = crate::device::open_unattended(&config).unwrap();
     let live = Box::leak(Box::new(AtomicBool::new(true)));
-    (Silent { device, live }, instance)
+    let held = Box::leak(Box::default());
+    (Silent { device, live, held }, instance)
 }
 
 fn end(source: Silent, slots: &[&NotifySlot<Silent>]) {
@@ -116,6 +123,18 @@ fn two_first_requests_at_once_get_one_thread_also_at_the_limit() {
         end(source, &[&slot]);
         assert!(crate::device::close(source.device, instance));
     }
+}
+
+#[test]
+fn nothing_is_taken_off_between_the_look_at_the_queue_and_the_count_of_the_requests() {
+    let (source, instance) = silent("admit", 1);
+    let slot = NotifySlot::new();
+    assert_eq!(slot.ask(source, never()), Ok(()));
+    let notifier = Arc::clone(&slot.lock().as_ref().unwrap().notifier);
+    assert!(source.held.set(notifier).is_ok());
+    assert_eq!(slot.ask(source, never()), Ok(()));
+    end(source, &[&slot]);
+    assert!(crate::device::close(source.device, instance));
 }
 
 #[test]
