@@ -1,5 +1,8 @@
-# What bench/compare and bench/lossy share. Sourced in the root of the workspace.
+# What the scripts of this directory share. Sourced in the root of the workspace, never run.
 # shellcheck shell=bash
+
+# shellcheck source=bench/cores.sh
+. bench/cores.sh
 
 # shellcheck disable=SC2034  # for the scripts
 VIBENCH="${CARGO_TARGET_DIR:-$PWD/target}/release/vibench" RUN_LIMIT_S=120
@@ -7,15 +10,6 @@ VIBENCH="${CARGO_TARGET_DIR:-$PWD/target}/release/vibench" RUN_LIMIT_S=120
 die() {
     printf '%s: %s\n' "$(basename "$0")" "$1" >&2
     exit 1
-}
-
-allowed_cores() {
-    local list part first last
-    list="$(awk '/^Cpus_allowed_list:/ { print $2 }' /proc/self/status)"
-    for part in ${list//,/ }; do
-        first="${part%-*}" last="${part#*-}"
-        seq "$first" "$last"
-    done
 }
 
 CORES="${VIBENCH_CORES:-$(allowed_cores | head -n 2 | paste -sd,)}"

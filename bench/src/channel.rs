@@ -19,7 +19,7 @@ use crate::nic::Nic;
 use crate::plan::{Benchmark, Frames, Level, Test};
 
 /// Both ends must speak the same version of these messages.
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 
 /// The longest message.
 const MESSAGE_BYTES: u32 = 1024;
@@ -32,6 +32,9 @@ const DESCRIPTORS: u32 = 32;
 
 /// How long an answer may take.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often an end that waits asks whether the other one is gone.
+const QUESTION_EVERY: Duration = Duration::from_millis(1);
 
 /// A question is repeated after so long, then after twice as long each time ...
 const REPEAT_FIRST: Duration = Duration::from_millis(20);
@@ -83,6 +86,8 @@ pub(crate) enum Message {
     Stop { sent: u64 },
     /// Close the open test.
     Close,
+    /// Keep the open test, which carries nothing any more, until the run is over.
+    Keep,
     /// Open the raw port, if it is not, and tell of it.
     RawOpen,
     /// Begin a round on the raw port.
@@ -343,6 +348,7 @@ impl Channel {
         let start = Instant::now();
         let mut pause = REPEAT_FIRST;
         let mut next_repeat = pause;
+        let mut next_question = QUESTION_EVERY;
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 if let Some(message) = self.try_receive()? {
@@ -353,8 +359,11 @@ impl Channel {
             if timeout.is_some_and(|timeout| waited > timeout) {
                 return Err(Error::Peer("does not answer".into()));
             }
-            if !self.endpoint.is_connected()? {
-                return Err(Error::Broken("the other end is gone".into()));
+            if waited >= next_question {
+                next_question = waited + QUESTION_EVERY;
+                if !self.endpoint.is_connected()? {
+                    return Err(Error::Broken("the other end is gone".into()));
+                }
             }
             if self.is_asker && waited >= next_repeat {
                 self.repeat()?;
@@ -434,6 +443,7 @@ fn gone(status: u32) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use crate::nic::Choice;
     use pmd::config::{FaultConfig, NicConfig};
 
     use super::*;
@@ -508,7 +518,7 @@ mod tests {
 
     /// A NIC that loses a fifth of what it sends.
     fn lossy_nic(seed: u64) -> Nic {
-        Nic::open(&NicConfig {
+        Nic::open(&Choice::own(NicConfig {
             name: "VINIC0".into(),
             segment: format!("vibench-lossy-{}", std::process::id()),
             ulp_timeout_ms: Some(40),
@@ -518,7 +528,7 @@ mod tests {
                 ..FaultConfig::default()
             }),
             ..NicConfig::default()
-        })
+        }))
         .unwrap()
     }
 

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::connections::STEPS;
 use crate::error::{Error, Result};
+use crate::nic::MemoryKind;
 use crate::plan::{Benchmark, Level, MAX_SIZE_BYTES, Op, Test};
 
 /// Latency, bandwidth and message rate of the stack, beside the raw port that
@@ -68,9 +69,15 @@ pub struct Options {
     /// Messages in flight, at most [default: four batches, 32 or more].
     #[arg(long)]
     pub window: Option<u32>,
+    /// Connections beside the measured one that carry nothing.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_000), value_name = "N")]
+    pub idle: u32,
     /// Do not measure the raw port.
     #[arg(long)]
     pub no_control: bool,
+    /// Both ends in one process, on a NIC that moves messages between them without frames.
+    #[arg(long, conflicts_with_all = ["listen", "connect"])]
+    pub shortcut: bool,
     /// Where the two ends are.
     #[command(flatten)]
     pub ends: Ends,
@@ -108,6 +115,9 @@ pub struct Ends {
     /// Write every result to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Where buffers are.
+    #[arg(long, value_enum, default_value_t)]
+    pub memory: MemoryKind,
     /// The cores of the measuring and the answering end.
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
     pub cores: Option<Cores>,
@@ -134,9 +144,15 @@ pub struct AnswerOptions {
     /// Tells apart the runs on one host.
     #[arg(long)]
     pub tag: String,
+    /// Where buffers are.
+    #[arg(long, value_enum, default_value_t)]
+    pub memory: MemoryKind,
     /// The core to stay on.
     #[arg(long)]
     pub core: Option<usize>,
+    /// The other end polls on it, too.
+    #[arg(long)]
+    pub shares_core: bool,
 }
 
 /// Two cores.
@@ -235,11 +251,18 @@ impl AnswerOptions {
         };
         add("device", self.device.clone());
         add("tag", self.tag.clone());
+        let memory = self.memory.to_possible_value();
+        if let Some(memory) = memory {
+            add("memory", memory.get_name().to_owned());
+        }
         if let Some(segment) = &self.segment {
             add("segment", segment.clone());
         }
         if let Some(core) = self.core {
             add("core", core.to_string());
+        }
+        if self.shares_core {
+            arguments.push("--shares-core".to_owned());
         }
         arguments
     }
@@ -385,11 +408,13 @@ mod tests {
     #[test]
     fn the_second_process_understands_the_first() {
         let told = AnswerOptions {
+            memory: MemoryKind::Shared,
             segment: Some("vibench-7".into()),
             config: None,
             device: "VINIC0".into(),
             tag: "7".into(),
             core: Some(1),
+            shares_core: true,
         };
         let mut line = vec!["vibench".to_owned()];
         line.extend(told.to_arguments());
@@ -398,6 +423,7 @@ mod tests {
         };
         assert_eq!(heard.segment, told.segment);
         assert_eq!(heard.tag, told.tag);
+        assert_eq!(heard.memory, told.memory);
         assert_eq!(heard.core, told.core);
         assert_eq!(heard.device, told.device);
     }

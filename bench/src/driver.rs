@@ -6,14 +6,15 @@ use std::time::Duration;
 use pmd::config::NicConfig;
 
 use crate::channel::{Channel, Message, RawRound, out_of_place};
-use crate::cli::{self, Options};
+use crate::cli::{self, Cores, Options};
 use crate::control::RawEnd;
 use crate::error::{Error, Result};
+use crate::floor::Floor;
 use crate::latency::Limit;
-use crate::nic::{self, Nic, Selection};
+use crate::nic::{self, Choice, Nic, Selection};
 use crate::open::{Near, Open};
 use crate::plan::{Benchmark, Frames, Level, Op, Test};
-use crate::process::{Partner, Stop};
+use crate::process::{self, Partner, Stop};
 use crate::reach::Reach;
 use crate::report::{self, ControlResult, TestResult};
 use crate::server;
@@ -29,10 +30,25 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
     let tests = options.tests(benchmark)?;
     let tag = std::process::id().to_string();
     let selection = Selection::of_run(&options.ends, &tag);
-    let config = selection.load()?;
-    let partner = Partner::of_run(&options.ends, &selection, &tag)?;
-    let nic = Nic::open(&config)?;
-    let mut session = Session::connect(&nic, &config, options, &tag, stop)?;
+    let mut choice = selection.load()?;
+    choice.config.shortcut |= options.shortcut;
+    // Before this thread stays on one of them.
+    let cores = process::choose_cores(options.ends.cores, choice.process_core())?;
+    if cores.is_some_and(|cores| cores.near == cores.far) && !choice.is_attached() {
+        process::share_core();
+    }
+    let (partner, thread) = if options.shortcut {
+        let thread = server::answer_here(cores, &choice, &tag, &stop)?;
+        (None, Some(thread))
+    } else {
+        (
+            Partner::of_run(&options.ends, &selection, cores, &tag)?,
+            None,
+        )
+    };
+    let nic = Nic::open(&choice)?;
+    let floor = Floor::of_run(&options.ends, &choice, cores);
+    let mut session = Session::connect(&nic, &choice, floor, options, &tag, stop)?;
     let (results, outcome) = session.measure_all(&tests);
     if let Some(path) = &options.ends.json {
         report::write_json(path, &results)?;
@@ -42,6 +58,10 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
         drop(session);
         if let Some(partner) = partner {
             partner.finish();
+        }
+        if let Some(thread) = thread {
+            let answered = thread.join();
+            answered.map_err(|_| Error::Peer("ended before the run was over".into()))??;
         }
     }
     outcome
@@ -54,6 +74,12 @@ struct Session<'a> {
     stop: Stop,
     reach: Reach<'a>,
     channel: Channel,
+    /// The NIC is a datapath process's.
+    is_attached: bool,
+    /// What is measured beside it.
+    floor: Option<Floor>,
+    /// Connections that carry nothing.
+    idle: Vec<Open<Near>>,
     raw: Option<RawEnd>,
     raw_peer: Option<(pmd_port::MacBytes, usize)>,
     opened: u32,
@@ -62,7 +88,8 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn connect(
         nic: &'a Nic,
-        config: &'a NicConfig,
+        choice: &'a Choice,
+        floor: Option<Floor>,
         options: &'a Options,
         tag: &'a str,
         stop: Stop,
@@ -71,11 +98,14 @@ impl<'a> Session<'a> {
         let channel = reach.channel()?;
         Ok(Self {
             nic,
-            config,
+            config: &choice.config,
+            is_attached: choice.is_attached(),
+            floor,
             options,
             stop,
             reach,
             channel,
+            idle: Vec::new(),
             raw: None,
             raw_peer: None,
             opened: 0,
@@ -85,10 +115,13 @@ impl<'a> Session<'a> {
     /// Measures one test after the other and prints each; what was measured
     /// before an error is given back with it.
     fn measure_all(&mut self, tests: &[Test]) -> (Vec<TestResult>, Result<()>) {
-        println!("{}", report::table_head());
         let mut results = Vec::new();
+        if let Err(error) = self.open_idle() {
+            return (results, Err(error));
+        }
+        println!("{}", report::table_head());
         for test in tests {
-            let mut result = TestResult::new(test, nic::port_name(self.config).to_owned());
+            let mut result = TestResult::new(test, self.way().to_owned());
             let outcome = self.measure(test, &mut result);
             if outcome.is_ok() || result.rounds > 0 {
                 println!("{}", report::table_row(&result));
@@ -109,6 +142,7 @@ impl<'a> Session<'a> {
         let mut ours = Tally::new()?;
         let mut control = Tally::new()?;
         let mut control_name = None;
+        let mut turn_ns = Vec::new();
         let warmup = self.limit(self.options.warmup);
         let mut outcome = Ok(());
         if !self.options.warmup.is_zero() {
@@ -127,8 +161,15 @@ impl<'a> Session<'a> {
                 break;
             }
             self.show_progress(test, round);
+            let (turns, delivered) = (self.nic.turns()?, result.delivered);
             outcome = self.round(test, &mut open, &limit, &mut ours, result);
-            if outcome.is_ok() && !self.options.no_control && !self.stop.is_asked() {
+            let messages = result.delivered - delivered;
+            turn_ns.extend(self.nic.turns()?.ns_per_message(&turns, messages));
+            let wanted = outcome.is_ok() && !self.options.no_control && !self.stop.is_asked();
+            if wanted && self.is_attached {
+                control_name = self.floor_name(test);
+                outcome = self.floor_round(test, &limit, &mut control);
+            } else if wanted {
                 let frames = self.open_raw(test)?;
                 control_name = Some(self.control_name(&frames));
                 outcome = self.control_round(test, frames, &limit, &mut control);
@@ -136,6 +177,7 @@ impl<'a> Session<'a> {
         }
         self.clear_progress();
         result.figures = ours.figures(test.size_bytes);
+        result.turn_ns_per_message = report::median(&mut turn_ns);
         result.ratio = ours
             .typical_round()
             .zip(control.typical_round())
@@ -148,12 +190,33 @@ impl<'a> Session<'a> {
         self.channel.tell(&Message::Close)
     }
 
+    /// What carries the messages.
+    fn way(&self) -> &'static str {
+        if self.options.shortcut {
+            "shortcut"
+        } else if self.is_attached {
+            "process"
+        } else {
+            nic::port_name(self.config)
+        }
+    }
+
     fn limit(&self, duration: Duration) -> Limit {
         Limit {
             duration,
             messages: self.options.messages,
             stop: self.stop.clone(),
         }
+    }
+
+    fn open_idle(&mut self) -> Result<()> {
+        let test = Test::new(Benchmark::Latency, Op::Send, Level::Rd, 8, 1, None)?;
+        while self.idle.len() < self.options.idle as usize && !self.stop.is_asked() {
+            let open = self.open(&test)?;
+            self.channel.tell(&Message::Keep)?;
+            self.idle.push(open);
+        }
+        Ok(())
     }
 
     fn open(&mut self, test: &Test) -> Result<Open<Near>> {
@@ -261,6 +324,38 @@ impl<'a> Session<'a> {
                 frames.full_bytes
             ),
         }
+    }
+
+    /// What is measured beside a datapath process: its raw port is not on the way of messages
+    /// that it moves itself.
+    fn floor_name(&self, test: &Test) -> Option<String> {
+        let floor = self.floor?;
+        let Cores { near, far } = floor.ends;
+        match test.benchmark {
+            Benchmark::Latency => Some(format!(
+                "a word from core {near} by core {} to core {far}",
+                floor.relay
+            )),
+            Benchmark::Bandwidth => Some(format!("one copy on core {}", floor.relay)),
+            Benchmark::Rate => None,
+        }
+    }
+
+    fn floor_round(&self, test: &Test, limit: &Limit, tally: &mut Tally) -> Result<()> {
+        let Some(floor) = self.floor else {
+            return Ok(());
+        };
+        match test.benchmark {
+            Benchmark::Latency => {
+                let mut histogram = new_histogram()?;
+                let pinged = floor.ping(limit, &mut histogram)?;
+                let messages_each = if test.op == Op::Read { 1 } else { PING_PONG };
+                tally.add_pings(&histogram, pinged.elapsed, messages_each);
+            }
+            Benchmark::Bandwidth => tally.add_stream(&floor.copy(test, limit)?),
+            Benchmark::Rate => {}
+        }
+        Ok(())
     }
 
     fn control_round(

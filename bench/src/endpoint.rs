@@ -24,6 +24,7 @@ use fcvi_frame::NetAddress;
 use pmd::descriptor::{
     AddressSegment, ControlSegment, DataSegment, RawDescriptor, control, status,
 };
+use vipl::SharedMemory;
 use vipl::provider;
 use vipl::{
     ConnHandle, Done, MemAttributes, MemoryHandle, NicHandle, Timeout, ViAttributes, ViHandle,
@@ -31,7 +32,7 @@ use vipl::{
 };
 
 use crate::error::{Error, Result};
-use crate::nic::Nic;
+use crate::nic::{MemoryKind, Nic};
 use crate::sync::{AtomicU8, AtomicU64, Ordering};
 
 pub use parts::{Reaped, RemoteMemory, Shape, Target, is_flushed, mark_of, status_text};
@@ -52,47 +53,80 @@ const NO_SEGMENT: DataSegment = DataSegment {
 
 const _: () = assert!(size_of::<RawDescriptor>() == LINE_BYTES);
 
+/// Zeroed pages of the heap.
+struct Heap {
+    base: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout, and nobody has the address any more.
+        unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// Where the pages come from, which go back there when this is dropped.
+enum Pages {
+    Heap(Heap),
+    Shared(SharedMemory),
+}
+
+impl Pages {
+    fn new(kind: MemoryKind, bytes: usize) -> Result<Self> {
+        let none = || Error::Usage(format!("no memory for {bytes} bytes of buffers"));
+        if kind == MemoryKind::Shared {
+            return SharedMemory::allocate(bytes)
+                .map(Self::Shared)
+                .map_err(|_| none());
+        }
+        let layout = Layout::from_size_align(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES)
+            .map_err(|_| Error::Usage("the buffers are larger than memory can be".into()))?;
+        // SAFETY: the layout is not of size zero: every endpoint has a credit line.
+        let raw = unsafe { std::alloc::alloc_zeroed(layout) };
+        let base = NonNull::new(raw).ok_or_else(none)?;
+        Ok(Self::Heap(Heap { base, layout }))
+    }
+
+    fn base(&self) -> NonNull<u8> {
+        match self {
+            Self::Heap(heap) => heap.base,
+            Self::Shared(shared) => shared.address(),
+        }
+    }
+}
+
 /// Zeroed pages that are registered while they live.
 struct Memory {
     base: NonNull<u8>,
-    layout: Layout,
+    length_bytes: usize,
+    /// Taken out, and kept, if they are registered still when they should go.
+    pages: Option<Pages>,
     nic: NicHandle,
     handle: MemoryHandle,
 }
 
 impl Memory {
     fn new(nic: &Nic, bytes: usize) -> Result<Self> {
-        let layout = Layout::from_size_align(bytes.next_multiple_of(PAGE_BYTES), PAGE_BYTES)
-            .map_err(|_| Error::Usage("the buffers are larger than memory can be".into()))?;
-        // SAFETY: the layout is not of size zero: every endpoint has a credit line.
-        let raw = unsafe { std::alloc::alloc_zeroed(layout) };
-        let base = NonNull::new(raw)
-            .ok_or_else(|| Error::Usage(format!("no memory for {bytes} bytes of buffers")))?;
+        let pages = Pages::new(nic.memory(), bytes)?;
+        let base = pages.base();
         let attributes = MemAttributes {
             ptag: Some(nic.ptag()),
             rdma_write: true,
             rdma_read: true,
         };
-        let address = base.as_ptr() as u64;
+        let (address, length) = (base.as_ptr() as u64, bytes.next_multiple_of(PAGE_BYTES));
         // SAFETY: the pages are ours, and stay until `Memory` is dropped, which
         // takes the registration back first.
-        let registered = unsafe {
-            provider::register_mem(nic.handle(), address, layout.size() as u64, &attributes)
-        };
-        match registered {
-            Ok(handle) => Ok(Self {
-                base,
-                layout,
-                nic: nic.handle(),
-                handle,
-            }),
-            Err(error) => {
-                let error = Error::call("VipRegisterMem", error);
-                // SAFETY: allocated above with the same layout; nobody knows the address.
-                unsafe { std::alloc::dealloc(raw, layout) };
-                Err(error)
-            }
-        }
+        let registered =
+            unsafe { provider::register_mem(nic.handle(), address, length as u64, &attributes) };
+        Ok(Self {
+            base,
+            length_bytes: length,
+            pages: Some(pages),
+            nic: nic.handle(),
+            handle: registered.map_err(|error| Error::call("VipRegisterMem", error))?,
+        })
     }
 }
 
@@ -100,10 +134,8 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let address = self.base.as_ptr() as u64;
         // Memory that is still registered may still be written: it is kept.
-        if provider::deregister_mem(self.nic, address, self.handle).is_ok() {
-            // SAFETY: allocated by `new` with this layout; no longer registered,
-            // so the stack does not touch it, and no endpoint outlives it.
-            unsafe { std::alloc::dealloc(self.base.as_ptr(), self.layout) };
+        if provider::deregister_mem(self.nic, address, self.handle).is_err() {
+            core::mem::forget(self.pages.take());
         }
     }
 }
@@ -512,7 +544,7 @@ impl Endpoint {
 
     #[inline]
     fn at(&self, offset: usize, bytes: usize) -> NonNull<u8> {
-        assert!(offset + bytes <= self.memory.layout.size());
+        assert!(offset + bytes <= self.memory.length_bytes);
         // SAFETY: the range lies within the allocation.
         unsafe { self.memory.base.add(offset) }
     }

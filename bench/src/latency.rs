@@ -14,7 +14,7 @@ use crate::endpoint::{
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::plan::{Level, Op, Test};
-use crate::process::{Stop, mark_in_trace};
+use crate::process::{self, Stop, mark_in_trace};
 
 /// Looks without a message between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 1024;
@@ -183,6 +183,7 @@ impl PingPong {
                 }
                 Look::Broken(reason) => break Some(reason),
                 Look::Nothing => {
+                    process::pause();
                     idle_looks += 1;
                     if idle_looks >= LOOKS_BEFORE_STOP && channel.has_message()? {
                         break None;
@@ -245,7 +246,7 @@ impl PingPong {
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 match self.look_for_new()? {
-                    Look::Nothing => {}
+                    Look::Nothing => process::pause(),
                     Look::Arrived(seen) if seen == mark || self.test.size_bytes == 0 => {
                         return Ok(Look::Arrived(seen));
                     }

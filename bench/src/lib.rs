@@ -13,6 +13,7 @@
 //! | `read` | RDMA reads: all three of them |
 //! | `open` | a test that is connected, at either end |
 //! | `control` | the same traffic as frames of a raw port, with no protocol |
+//! | `floor` | the work of a datapath process by bare threads on the same cores |
 //! | `driver`, `server` | the end that measures and reports; the end that answers |
 //! | `tally` | the rounds of one side, added up |
 //! | [`connections`] | connections made and ended, in place of messages |
@@ -32,6 +33,7 @@ pub mod report;
 mod channel;
 mod control;
 mod driver;
+mod floor;
 mod latency;
 mod open;
 mod process;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fcvi_frame::{Discriminator, HostAddress, NetAddress};
-use pmd::config::{Config, NicConfig, PortKind};
+use pmd::config::{Config, Idle, NicConfig, PortKind, ProcessConfig};
 use pmd_port::Port;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::shm::{ShmConfig, ShmPort};
@@ -26,6 +26,58 @@ pub struct Selection {
     pub device: String,
     /// The segment when there is no configuration.
     pub segment: Option<String>,
+    /// Where buffers are.
+    pub memory: MemoryKind,
+}
+
+/// Where buffers are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum MemoryKind {
+    /// The program's heap.
+    #[default]
+    Private,
+    /// The library's allocator: a datapath process maps it.
+    Shared,
+}
+
+/// A NIC to be opened.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// Its configuration.
+    pub config: NicConfig,
+    /// The datapath process that has it.
+    process: Option<ProcessConfig>,
+    memory: MemoryKind,
+}
+
+impl Choice {
+    /// One that this program opens by itself.
+    #[must_use]
+    pub fn own(config: NicConfig) -> Self {
+        Self {
+            config,
+            process: None,
+            memory: MemoryKind::default(),
+        }
+    }
+
+    /// Whether a datapath process has it.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Whether that process never leaves its core to others.
+    pub(crate) fn process_spins(&self) -> bool {
+        let spins = |process: &ProcessConfig| process.idle == Idle::Spin;
+        self.process.as_ref().is_some_and(spins)
+    }
+
+    /// The core of that process on which the NIC is polled.
+    pub(crate) fn process_core(&self) -> Option<usize> {
+        let last = || core_affinity::get_core_ids().and_then(|ids| ids.last().map(|id| id.id));
+        self.process.as_ref()?;
+        self.config.core.or_else(last)
+    }
 }
 
 impl Selection {
@@ -35,6 +87,7 @@ impl Selection {
             config: ends.config.clone(),
             device: ends.device.clone(),
             segment: Some(format!("vibench-{tag}")),
+            memory: ends.memory,
         }
     }
 
@@ -42,14 +95,20 @@ impl Selection {
     ///
     /// # Errors
     /// [`Error::Usage`] with what the file does not say.
-    pub fn load(&self) -> Result<NicConfig> {
-        match (&self.config, &self.segment) {
-            (Some(path), _) => from_file(path, &self.device),
-            (None, Some(segment)) => Ok(private_segment(segment)),
-            (None, None) => Err(Error::Usage(
-                "neither a configuration nor a segment is named".into(),
-            )),
-        }
+    pub fn load(&self) -> Result<Choice> {
+        let choice = match (&self.config, &self.segment) {
+            (Some(path), _) => from_file(path, &self.device)?,
+            (None, Some(segment)) => Choice::own(private_segment(segment)),
+            (None, None) => {
+                return Err(Error::Usage(
+                    "neither a configuration nor a segment is named".into(),
+                ));
+            }
+        };
+        Ok(Choice {
+            memory: self.memory,
+            ..choice
+        })
     }
 }
 
@@ -59,6 +118,7 @@ pub struct Nic {
     ptag: PtagHandle,
     attributes: NicAttributes,
     losses: Arc<AtomicU64>,
+    memory: MemoryKind,
 }
 
 impl Nic {
@@ -66,9 +126,12 @@ impl Nic {
     ///
     /// # Errors
     /// [`Error::Call`] with the call that failed.
-    pub fn open(config: &NicConfig) -> Result<Self> {
-        let handle =
-            provider::open_nic_with(config).map_err(|error| Error::call("VipOpenNic", error))?;
+    pub fn open(choice: &Choice) -> Result<Self> {
+        let opened = match &choice.process {
+            Some(process) => provider::attach_nic(&process.socket, &choice.config.name),
+            None => provider::open_nic_with(&choice.config),
+        };
+        let handle = opened.map_err(|error| Error::call("VipOpenNic", error))?;
         let losses = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&losses);
         let handler: ErrorHandler = Box::new(move |error| take_note(error, &counted));
@@ -88,6 +151,7 @@ impl Nic {
                 ptag,
                 attributes,
                 losses,
+                memory: choice.memory,
             }),
             Err(error) => {
                 // The first error is the one to tell.
@@ -102,9 +166,34 @@ impl Nic {
         self.handle
     }
 
+    /// Where buffers are.
+    pub fn memory(&self) -> MemoryKind {
+        self.memory
+    }
+
     /// The tag of everything that the program registers.
     pub fn ptag(&self) -> PtagHandle {
         self.ptag
+    }
+
+    /// What its turns have done so far.
+    ///
+    /// # Errors
+    /// [`Error::Call`] when the NIC is gone.
+    pub(crate) fn turns(&self) -> Result<Turns> {
+        let counters = provider::counters(self.handle)
+            .map_err(|error| Error::call("the NIC's counters", error))?;
+        let of = |name: &str| {
+            counters
+                .iter()
+                .find(|(n, _)| n == name)
+                .map_or(0, |(_, v)| *v)
+        };
+        Ok(Turns {
+            busy: of("busy_turns"),
+            timed: of("timed_turns"),
+            timed_ns: of("timed_ns"),
+        })
     }
 
     /// How many connections the stack has reported lost.
@@ -136,6 +225,23 @@ impl Nic {
     }
 }
 
+/// Turns of a NIC that did something, and of some of them how long they took.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turns {
+    busy: u64,
+    timed: u64,
+    timed_ns: u64,
+}
+
+impl Turns {
+    /// Nanoseconds of turns from then on for each of so many messages.
+    pub(crate) fn ns_per_message(&self, before: &Self, messages: u64) -> Option<f64> {
+        let (timed, busy) = (self.timed - before.timed, self.busy - before.busy);
+        let mean_ns = (self.timed_ns - before.timed_ns) as f64 / timed as f64;
+        (timed > 0 && messages > 0).then(|| mean_ns * busy as f64 / messages as f64)
+    }
+}
+
 /// Counts lost connections. Other losses are told with the results; anything else is a surprise.
 fn take_note(error: &ErrorDescriptor, losses: &AtomicU64) {
     match error.code {
@@ -158,12 +264,17 @@ impl Drop for Nic {
     }
 }
 
-fn from_file(path: &Path, device: &str) -> Result<NicConfig> {
+fn from_file(path: &Path, device: &str) -> Result<Choice> {
     let config = Config::read(path).map_err(|error| Error::Usage(error.to_string()))?;
-    config
+    let nic = config
         .nic(device)
         .cloned()
-        .ok_or_else(|| Error::Usage(format!("{}: has no NIC `{device}`", path.display())))
+        .ok_or_else(|| Error::Usage(format!("{}: has no NIC `{device}`", path.display())))?;
+    Ok(Choice {
+        config: nic,
+        process: config.process,
+        memory: MemoryKind::default(),
+    })
 }
 
 fn private_segment(segment: &str) -> NicConfig {
@@ -227,12 +338,13 @@ mod tests {
             config,
             device: device.into(),
             segment: Some("vibench-1".into()),
+            memory: MemoryKind::default(),
         }
     }
 
     #[test]
     fn without_a_file_the_segment_is_private() {
-        let config = selection(None, "VINIC0").load().unwrap();
+        let config = selection(None, "VINIC0").load().unwrap().config;
         assert_eq!(config.segment, "vibench-1");
         assert_eq!(port_name(&config), "shm");
     }
@@ -240,7 +352,7 @@ mod tests {
     #[test]
     fn names_are_looked_up_again_and_again() {
         let config = private_segment(&format!("vibench-names-{}", std::process::id()));
-        let nic = Nic::open(&config).unwrap();
+        let nic = Nic::open(&Choice::own(config)).unwrap();
         let discriminator = Discriminator::new(b"x").unwrap();
         for _ in 0..2 {
             let found = nic.remote("localhost", discriminator).unwrap();
@@ -257,7 +369,7 @@ mod tests {
         let found = selection(Some(path.clone()), "VINIC0").load();
         let missing = selection(Some(path.clone()), "VINIC7").load();
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(found.unwrap().segment, "mine");
+        assert_eq!(found.unwrap().config.segment, "mine");
         assert!(missing.unwrap_err().to_string().contains("VINIC7"));
         assert!(selection(Some(path), "VINIC0").load().is_err());
     }

@@ -66,9 +66,10 @@ impl Stop {
     }
 }
 
-/// The two cores of a run on one host: those asked for, else the first two.
-/// `None` when there are not two, which the caller tells its user.
-pub(crate) fn choose_cores(asked: Option<Cores>) -> Result<Option<Cores>> {
+/// The two cores of a run on one host: those asked for, else the first two beside the one that a
+/// datapath process has `taken`; both ends share one if there is no other.
+/// `None` when there is only one at all, which the caller tells its user.
+pub(crate) fn choose_cores(asked: Option<Cores>, taken: Option<usize>) -> Result<Option<Cores>> {
     let all = core_affinity::get_core_ids().unwrap_or_default();
     let is_there = |core: usize| all.iter().any(|id| id.id == core);
     match asked {
@@ -79,13 +80,38 @@ pub(crate) fn choose_cores(asked: Option<Cores>) -> Result<Option<Cores>> {
             cores.far,
             all.iter().map(|id| id.id).collect::<Vec<_>>()
         ))),
-        None => Ok(match all.as_slice() {
-            [near, far, ..] => Some(Cores {
-                near: near.id,
-                far: far.id,
-            }),
-            _ => None,
-        }),
+        None => {
+            let mut free = all.iter().filter(|id| Some(id.id) != taken);
+            Ok(match (free.next(), free.next()) {
+                (Some(near), Some(far)) => Some(Cores {
+                    near: near.id,
+                    far: far.id,
+                }),
+                (Some(both), None) if taken.is_some() => Some(Cores {
+                    near: both.id,
+                    far: both.id,
+                }),
+                _ => None,
+            })
+        }
+    }
+}
+
+/// Both ends of this run poll on one core.
+static SHARES_CORE: AtomicBool = AtomicBool::new(false);
+
+/// From now on a thread that waits offers its core, which the other end polls on, too. Through a
+/// datapath process the library does that.
+pub(crate) fn share_core() {
+    // Relaxed: the flag carries no data.
+    SHARES_CORE.store(true, Ordering::Relaxed);
+}
+
+/// A look that found nothing.
+#[inline]
+pub(crate) fn pause() {
+    if SHARES_CORE.load(Ordering::Relaxed) {
+        std::thread::yield_now();
     }
 }
 
@@ -116,15 +142,19 @@ pub(crate) struct Partner {
 }
 
 impl Partner {
-    /// Pins this end, and starts and pins the other one if it is on this host.
-    pub(crate) fn of_run(ends: &Ends, selection: &Selection, tag: &str) -> Result<Option<Self>> {
+    /// Pins this end, and starts and pins the other one if it is on this host, on these cores.
+    pub(crate) fn of_run(
+        ends: &Ends,
+        selection: &Selection,
+        cores: Option<Cores>,
+        tag: &str,
+    ) -> Result<Option<Self>> {
         if ends.connect.is_some() {
             if let Some(cores) = ends.cores {
                 pin(cores.near)?;
             }
             return Ok(None);
         }
-        let cores = choose_cores(ends.cores)?;
         match cores {
             Some(cores) => pin(cores.near)?,
             None => {
@@ -138,7 +168,9 @@ impl Partner {
             config: selection.config.clone(),
             device: selection.device.clone(),
             tag: tag.to_owned(),
+            memory: selection.memory,
             core: cores.map(|cores| cores.far),
+            shares_core: SHARES_CORE.load(Ordering::Relaxed),
         })
         .map(Some)
     }
@@ -217,15 +249,28 @@ mod tests {
     #[test]
     fn cores_that_are_not_there_are_refused() {
         let far = 1 << 20;
-        assert!(choose_cores(Some(Cores { near: 0, far })).is_err());
+        assert!(choose_cores(Some(Cores { near: 0, far }), None).is_err());
     }
 
     #[test]
     fn usual_cores_differ() {
-        if let Some(cores) = choose_cores(None).unwrap() {
+        if let Some(cores) = choose_cores(None, None).unwrap() {
             assert_ne!(cores.near, cores.far);
         } else {
             assert!(core_affinity::get_core_ids().unwrap_or_default().len() < 2);
+        }
+    }
+
+    #[test]
+    fn the_core_of_a_datapath_process_is_left_to_it() {
+        let all = core_affinity::get_core_ids().unwrap();
+        for taken in all.iter().map(|core| core.id) {
+            let Some(cores) = choose_cores(None, Some(taken)).unwrap() else {
+                assert_eq!(all.len(), 1);
+                continue;
+            };
+            assert!(cores.near != taken && cores.far != taken);
+            assert_eq!(cores.near == cores.far, all.len() == 2);
         }
     }
 }

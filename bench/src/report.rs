@@ -102,6 +102,9 @@ pub struct TestResult {
     pub rounds: u32,
     /// Why the measurement ended early, if it did.
     pub ended_early: Option<String>,
+    /// What a message costs in turns of the measuring end's NIC, which is also the other end's if a
+    /// datapath process or one program has both; what calls do themselves is not in it.
+    pub turn_ns_per_message: Option<f64>,
     /// The raw port, measured in turn with the rounds.
     pub control: Option<ControlResult>,
     /// Ours divided by the control's: half round trip p50, or messages in a second.
@@ -124,6 +127,7 @@ impl TestResult {
             lost: 0,
             rounds: 0,
             ended_early: None,
+            turn_ns_per_message: None,
             control: None,
             ratio: None,
         }

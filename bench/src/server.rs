@@ -1,17 +1,18 @@
 //! The end that answers.
 
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pmd::config::NicConfig;
 use vipl::{Timeout, VipError, provider};
 
 use crate::channel::{self, Channel, Message, RawRound, Seen, VERSION};
-use crate::cli::{AnswerOptions, Ends};
+use crate::cli::{AnswerOptions, Cores, Ends};
 use crate::connections::{Round, far};
 use crate::control::RawEnd;
 use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::{Error, Result};
-use crate::nic::{self, Nic, Selection};
+use crate::nic::{self, Choice, Nic, Selection};
 use crate::open::{Far, Open};
 use crate::plan::{Benchmark, Test};
 use crate::process::{self, Stop};
@@ -32,15 +33,41 @@ pub(crate) fn answer_parent(options: &AnswerOptions) -> Result<()> {
     if let Some(core) = options.core {
         process::pin(core)?;
     }
+    if options.shares_core {
+        process::share_core();
+    }
     let config = Selection {
         config: options.config.clone(),
         device: options.device.clone(),
         segment: options.segment.clone(),
+        memory: options.memory,
     }
     .load()?;
     let nic = Nic::open(&config)?;
+    let config = config.config;
     process::report_ready();
     Answerer::new(&nic, &config, &options.tag, &stop).serve_one()
+}
+
+/// Answers this process, with a thread that ends with the run, or with the process.
+pub(crate) fn answer_here(
+    cores: Option<Cores>,
+    choice: &Choice,
+    tag: &str,
+    stop: &Stop,
+) -> Result<JoinHandle<Result<()>>> {
+    // First: a thread of the NIC may want a core that this one leaves.
+    let nic = Nic::open(choice)?;
+    if let Some(cores) = cores {
+        process::pin(cores.near)?;
+    }
+    let (config, tag, stop) = (choice.config.clone(), tag.to_owned(), stop.clone());
+    Ok(std::thread::spawn(move || {
+        if let Some(cores) = cores {
+            process::pin(cores.far)?;
+        }
+        Answerer::new(&nic, &config, &tag, &stop).serve_one()
+    }))
 }
 
 /// Answers other hosts, one after the other, until interrupted.
@@ -52,9 +79,11 @@ pub(crate) fn listen(ends: &Ends, stop: &Stop) -> Result<()> {
         config: ends.config.clone(),
         device: ends.device.clone(),
         segment: None,
+        memory: ends.memory,
     }
     .load()?;
     let nic = Nic::open(&config)?;
+    let config = config.config;
     println!("vibench: listening; end with Ctrl-C");
     while !stop.is_asked() {
         match Answerer::new(&nic, &config, PUBLIC_TAG, stop).serve_one() {
@@ -72,6 +101,7 @@ struct Answerer<'a> {
     tag: &'a str,
     stop: &'a Stop,
     open: Option<Open<Far>>,
+    kept: Vec<Open<Far>>,
     raw: Option<RawEnd>,
     raw_seen: Option<Result<Seen>>,
 }
@@ -84,6 +114,7 @@ impl<'a> Answerer<'a> {
             tag,
             stop,
             open: None,
+            kept: Vec::new(),
             raw: None,
             raw_seen: None,
         }
@@ -132,6 +163,10 @@ impl<'a> Answerer<'a> {
             Message::Round => self.round(channel),
             Message::Close => {
                 self.open = None;
+                channel.answer(&Message::Ready)
+            }
+            Message::Keep => {
+                self.kept.extend(self.open.take());
                 channel.answer(&Message::Ready)
             }
             Message::RawOpen => {

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::latency::Limit;
 use crate::nic::Nic;
 use crate::plan::{Level, Op, Test};
-use crate::process::mark_in_trace;
+use crate::process::{self, mark_in_trace};
 
 /// Send descriptors of the receiver, for credit.
 const CREDIT_DESCRIPTORS: u32 = 16;
@@ -40,6 +40,30 @@ const QUIET: Duration = Duration::from_millis(50);
 
 /// A sender that gets no credit for so long will get none.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
+
+/// What the time between two looks counts at most: a host that was stopped meanwhile lost nothing.
+const LONGEST_GAP: Duration = Duration::from_secs(1);
+
+/// How long a sender has looked for progress in vain.
+struct Patience {
+    looked: Instant,
+    waited: Duration,
+}
+
+impl Patience {
+    fn new(now: Instant) -> Self {
+        Self {
+            looked: now,
+            waited: Duration::ZERO,
+        }
+    }
+
+    fn is_over(&mut self, now: Instant) -> bool {
+        self.waited += (now - self.looked).min(LONGEST_GAP);
+        self.looked = now;
+        self.waited > STALLED_AFTER
+    }
+}
 
 /// The end that sends.
 pub(crate) struct Sender {
@@ -103,7 +127,7 @@ impl Sender {
         mark_in_trace();
         let first = self.sent;
         let start = Instant::now();
-        let mut last_progress = start;
+        let mut patience = Patience::new(start);
         let mut turns_to_clock = TURNS_PER_CLOCK;
         let mut moved = false;
         let broken = loop {
@@ -111,7 +135,8 @@ impl Sender {
             let wanted = limit.messages.map_or(u64::MAX, |limit| limit - in_round);
             let posted = self.post_batch(wanted)?;
             match self.reap()? {
-                Ok(reaped) => moved |= posted + reaped > 0,
+                Ok(0) if posted == 0 => process::pause(),
+                Ok(_) => moved = true,
                 Err(status) => break Some(status_text(status)),
             }
             turns_to_clock -= 1;
@@ -122,9 +147,9 @@ impl Sender {
                     break None;
                 }
                 if moved {
-                    last_progress = now;
+                    patience = Patience::new(now);
                     moved = false;
-                } else if let Some(reason) = self.stalled(now - last_progress)? {
+                } else if let Some(reason) = self.stalled(patience.is_over(now))? {
                     break Some(reason);
                 }
             }
@@ -205,20 +230,20 @@ impl Sender {
     }
 
     #[cold]
-    fn stalled(&self, since: Duration) -> Result<Option<String>> {
+    fn stalled(&self, is_late: bool) -> Result<Option<String>> {
         if !self.endpoint.may_be_connected()? {
             return Ok(Some("connection lost".into()));
         }
-        Ok((since > STALLED_AFTER).then(|| "no credit on a connection that stands".into()))
+        Ok(is_late.then(|| "no credit on a connection that stands".into()))
     }
 
     fn finish(&mut self) -> Result<Option<String>> {
-        let start = Instant::now();
+        let mut patience = Patience::new(Instant::now());
         while self.sends_pending > 0 {
             if let Err(status) = self.reap()? {
                 return Ok(Some(status_text(status)));
             }
-            if start.elapsed() > STALLED_AFTER {
+            if patience.is_over(Instant::now()) {
                 return Ok(Some("sends do not end on a connection that stands".into()));
             }
         }
@@ -321,7 +346,10 @@ impl Receiver {
         let mut done: Option<(u64, Instant)> = None;
         let broken = loop {
             match self.take_batch()? {
-                Ok(0) => idle_looks = idle_looks.saturating_add(1),
+                Ok(0) => {
+                    process::pause();
+                    idle_looks = idle_looks.saturating_add(1);
+                }
                 Ok(taken) => {
                     clock.count(taken);
                     idle_looks = 0;

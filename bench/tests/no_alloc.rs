@@ -7,9 +7,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use fcvi_frame::Discriminator;
-use pmd::config::NicConfig;
 use vibench::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, Target, mark_of};
-use vibench::nic::{Nic, Selection};
+use vibench::nic::{Choice, MemoryKind, Nic, Selection};
 use vibench::plan::{Level, Op};
 use vipl::{Timeout, VipError, provider};
 
@@ -64,11 +63,12 @@ const MESSAGES: u64 = 2_000;
 const WARM_UP: u64 = 200;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn config(name: &str) -> NicConfig {
+fn choice(name: &str) -> Choice {
     Selection {
         config: None,
         device: "VINIC0".into(),
         segment: Some(format!("vibench-{name}-{}", std::process::id())),
+        memory: MemoryKind::default(),
     }
     .load()
     .unwrap()
@@ -171,14 +171,14 @@ impl Half {
 
 /// Runs both ends, each in a thread with a NIC of its own, and gives what each allocated.
 fn exchange(op: Op, level: Level, bytes: u32) -> [u64; 2] {
-    let config = config(&format!("no-alloc-{op:?}-{level:?}-{bytes}"));
+    let choice = choice(&format!("no-alloc-{op:?}-{level:?}-{bytes}"));
     let listener = Discriminator::new(b"no-alloc").unwrap();
     let asker = Discriminator::new(b"no-alloc from").unwrap();
     let barrier = Barrier::new(2);
     let (near_memory, far_memory) = (std::sync::OnceLock::new(), std::sync::OnceLock::new());
 
     let run = |is_near: bool| {
-        let nic = Nic::open(&config).unwrap();
+        let nic = Nic::open(&choice).unwrap();
         let mut endpoint = Endpoint::new(&nic, &shape(level, bytes)).unwrap();
         for index in 0..DESCRIPTORS {
             match op {

@@ -17,8 +17,13 @@ fn vibench(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Runs a measurement that must succeed and gives its results.
+/// Runs a measurement over shared memory that must succeed and gives its results.
 fn measure(name: &str, arguments: &[&str]) -> Vec<Value> {
+    measure_on("shm", name, arguments)
+}
+
+/// The same for what carries the messages.
+fn measure_on(port: &str, name: &str, arguments: &[&str]) -> Vec<Value> {
     let path = json_path(name);
     let mut all = arguments.to_vec();
     let text = path.to_str().unwrap().to_owned();
@@ -33,7 +38,7 @@ fn measure(name: &str, arguments: &[&str]) -> Vec<Value> {
     let results = results.as_array().unwrap().clone();
     for result in &results {
         assert!(result["ended_early"].is_null(), "{result}");
-        assert_eq!(result["port"], "shm");
+        assert_eq!(result["port"], port);
         assert_eq!(result["rounds"], 5);
         assert!(result["delivered"].as_u64().unwrap() > 0, "{result}");
         assert!(result["messages_per_s"].as_f64().unwrap() > 0.0, "{result}");
@@ -80,6 +85,19 @@ fn rate_and_bandwidth_of_every_kind() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn both_ends_in_one_process() {
+    for (benchmark, op) in [
+        ("latency", "send"),
+        ("bandwidth", "write"),
+        ("rate", "send"),
+    ] {
+        let arguments = [benchmark, "--op", op, "--shortcut"];
+        let results = measure_on("shortcut", &format!("shortcut-{benchmark}"), &arguments);
+        assert_eq!(results[0]["lost"], 0);
     }
 }
 

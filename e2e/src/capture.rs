@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
@@ -293,6 +294,23 @@ pub(crate) fn dissect(bytes: &[u8], fields: &[&str], occurrence: Occurrence) -> 
     let scratch = Scratch::new("capture");
     let file = scratch.file("frames.pcap");
     fs::write(&file, bytes).expect("room for the capture");
+    read_file_with(&file, fields, occurrence)
+}
+
+/// The frames of a capture file.
+///
+/// # Panics
+/// If tshark cannot read it.
+pub fn read_file(file: &Path) -> Vec<Frame> {
+    let rows = read_file_with(file, &FIELDS, Occurrence::First);
+    rows.into_iter().map(|fields| Frame { fields }).collect()
+}
+
+/// The same with other fields of tshark, in their order; a field that a frame has not is empty.
+///
+/// # Panics
+/// If tshark cannot read it.
+pub fn read_file_with(file: &Path, fields: &[&str], occurrence: Occurrence) -> Vec<Vec<String>> {
     let occurrence = match occurrence {
         Occurrence::First => "occurrence=f",
         Occurrence::All => "occurrence=a",
@@ -300,7 +318,7 @@ pub(crate) fn dissect(bytes: &[u8], fields: &[&str], occurrence: Occurrence) -> 
     let mut tshark = Command::new("tshark");
     tshark
         .args(["-n", "-T", "fields", "-E", occurrence, "-r"])
-        .arg(&file);
+        .arg(file);
     for field in fields {
         tshark.args(["-e", field]);
     }

@@ -12,6 +12,10 @@
 //! | [`hosts`] | hosts on such a wire or segment that know nothing of each other |
 //! | [`linux_peer`] | a Linux kernel as a Fibre Channel port on such a segment |
 //! | [`own_port`] | a port of ours, which tells what it sees |
+//! | [`datapath`] | a datapath process |
+//! | [`delays`] | how long news took |
+//! | [`holdings`] | what a datapath process has, of the system and of its applications |
+//! | [`metrics`] | what a datapath process tells a Prometheus server |
 //! | [`process`] | a program that cannot outlive its test, and what it says |
 //! | [`capture`] | every frame at one end of a wire, as tshark sees it |
 //! | [`port_frames`] | the frames of discovery and login in such a capture |
@@ -19,6 +23,7 @@
 //! | [`nics`] | configuration files |
 //! | [`scratch`] | directories that go with their test |
 //! | [`sync`] | atomics for the programs here |
+//! | [`usage`] | what a process has of the system |
 //! | [`report`] | what `vi-peer` tells at its end |
 //!
 //! Namespaces need root; `ci/test` starts the tests as the root of a user namespace when it is not run as root.
@@ -26,9 +31,13 @@
 #![forbid(unsafe_code)]
 
 pub mod capture;
+pub mod datapath;
+pub mod delays;
+pub mod holdings;
 pub mod hosts;
 pub mod installation;
 pub mod linux_peer;
+pub mod metrics;
 pub mod nics;
 pub mod own_port;
 pub mod port_frames;
@@ -37,4 +46,5 @@ pub mod report;
 pub mod scratch;
 pub mod segment;
 pub mod sync;
+pub mod usage;
 pub mod wire;

@@ -146,6 +146,11 @@ impl NicText {
         self
     }
 
+    /// The file.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     /// Writes it to a file.
     pub fn write(&self, scratch: &Scratch, name: &str) -> PathBuf {
         scratch.write(name, &self.0)

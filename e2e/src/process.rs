@@ -245,6 +245,14 @@ impl Running {
         }
     }
 
+    /// Has it said a line that begins with `start`?
+    pub fn has_said(&mut self, start: &str) -> bool {
+        while let Ok(line) = self.lines.try_recv() {
+            self.hear(line);
+        }
+        self.said.iter().any(|line| line.text.starts_with(start))
+    }
+
     /// Forgets what was said so far: only newer lines are waited for.
     pub fn skip(&mut self) {
         self.said.extend(self.lines.try_iter());

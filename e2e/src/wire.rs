@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+use crate::nics::End;
 use crate::process::{command, program, require_root, succeed};
 
 /// Looks at a link until it carries frames; each look is a process.
@@ -135,6 +136,14 @@ impl Wire {
         };
         wire.join(mtu_bytes);
         wire
+    }
+
+    /// The namespace at one end.
+    pub fn end(&self, end: End) -> &Namespace {
+        match end {
+            End::Left => &self.left,
+            End::Right => &self.right,
+        }
     }
 
     /// Removes both interfaces, as whoever owns them may at any time.

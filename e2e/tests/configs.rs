@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use e2e::installation::{Installation, workspace};
+use e2e::installation::{Installation, built, workspace};
 use e2e::process::{PATIENCE, Running, program};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -51,6 +51,36 @@ fn the_wire_example_is_accepted_with_ones_own_interface() {
     serve(server.env("VIADUCT_CONFIG", config));
 }
 
+/// The examples with a process, and the last line of what is said of each.
+const SERVED: [(&str, &str); 3] = [
+    (
+        "hpc-node.toml",
+        "process: socket /run/viaduct/pmd.sock, users 0, groups 100, idle spin, metrics at 127.0.0.1:9464",
+    ),
+    (
+        "laptop-process.toml",
+        "users its own user, idle hybrid after 50 us, no metrics",
+    ),
+    (
+        "two-hosts-process.toml",
+        "process: socket /run/viaduct/pmd.sock, users its own user, groups 100, idle hybrid after 100 us, no metrics",
+    ),
+];
+
+#[test]
+fn process_examples_are_accepted_for_serving() {
+    let fcvi_pmd = built().join("fcvi-pmd");
+    assert!(fcvi_pmd.exists(), "cargo build -p fcvi-pmd");
+    for (name, last) in SERVED {
+        let mut check = program(&fcvi_pmd);
+        check
+            .arg("check")
+            .arg(workspace().join("configs").join(name));
+        let said = Running::start("check", &mut check).succeed(PATIENCE);
+        assert!(said.trim_end().ends_with(last), "{name}: {said}");
+    }
+}
+
 #[test]
 fn every_example_has_a_test() {
     let mut names: Vec<String> = std::fs::read_dir(workspace().join("configs"))
@@ -67,9 +97,13 @@ fn every_example_has_a_test() {
     assert_eq!(
         names,
         [
+            "fcvi-pmd.service",
+            "hpc-node.toml",
+            "laptop-process.toml",
             "laptop-shm.toml",
             "pinned-shm.toml",
-            "two-hosts-af_packet.toml"
+            "two-hosts-af_packet.toml",
+            "two-hosts-process.toml"
         ]
     );
 }

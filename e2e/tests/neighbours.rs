@@ -39,6 +39,25 @@ fn a_configuration_is_checked() {
         assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
         assert!(ended.text.contains(word), "{}", ended.text);
     }
+    let config = scratch.write(
+        "many.toml",
+        "[[nic]]\ncore = 1\nmax_v = 3\n[process]\nusers = [\"no such user\"]\n",
+    );
+    let mut check = fcvi_pmd(None, &["check"], &config);
+    let ended = Running::start("check", &mut check).finish(PATIENCE);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
+    let lines: Vec<&str> = ended.text.lines().collect();
+    let expected = [
+        format!(
+            "{}:3: nic \"VINIC0\": max_v: unknown key: did you mean max_vi?",
+            config.display()
+        ),
+        format!(
+            "{}:5: process: users: \"no such user\": no such user on this host: `getent passwd` lists them",
+            config.display()
+        ),
+    ];
+    assert_eq!(lines, expected);
 }
 
 #[test]

@@ -3,7 +3,14 @@
 //! TOML; every key has its unit in its name and a default, and an unknown key is
 //! an error. `configs/` has commented examples.
 
+mod admission;
+mod check;
+mod conflicts;
+mod file;
+mod keys;
+mod mistake;
 mod parse;
+mod process;
 mod recovery;
 
 use std::ffi::OsStr;
@@ -14,7 +21,14 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use serde::Deserialize;
 
+use admission::Directory;
+use file::{File, Place};
+
 use crate::memory::LockPolicy;
+
+pub use admission::Refusal;
+pub use mistake::ConfigError;
+pub use process::{ApplicationConfig, Idle, ProcessConfig, Quota, Who};
 
 /// The file named by this variable is read when a NIC is opened by name.
 pub const CONFIG_VARIABLE: &str = "VIADUCT_CONFIG";
@@ -23,32 +37,8 @@ pub const CONFIG_VARIABLE: &str = "VIADUCT_CONFIG";
 /// is opened by name.
 pub const PROTECTION_VARIABLE: &str = "VIPL_PROTECTION";
 
-/// Why a configuration cannot be used; says where and what to do.
-#[derive(Debug)]
-pub struct ConfigError(String);
-
-impl core::fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
-/// Every queue of a NIC is notified of: two of each VI, and every completion queue.
-const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
-
-fn error(text: impl Into<String>) -> ConfigError {
-    ConfigError(text.into())
-}
-
-fn within(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigError> {
-    if (low..=high).contains(&value) {
-        Ok(())
-    } else {
-        Err(error(format!("{key} = {value}: must be {low} to {high}")))
-    }
-}
+/// The shortest FCVI_ULP_TIMEOUT: a quarter of it is a time, too.
+const MIN_ULP_TIMEOUT_MS: u64 = 4;
 
 /// A whole configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -59,6 +49,8 @@ pub struct Config {
     pub nics: Vec<NicConfig>,
     /// Other names for NICs: `alias = "VINIC0"`.
     pub alias: std::collections::BTreeMap<String, String>,
+    /// The process that opens these NICs and serves applications; without it, each program opens them itself.
+    pub process: Option<ProcessConfig>,
 }
 
 /// Which driver carries the frames of a NIC.
@@ -95,7 +87,7 @@ pub enum Protection {
 }
 
 /// Another host and its ports, for networks without discovery.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NeighbourConfig {
     /// Its host address: IPv4 or IPv6.
@@ -125,7 +117,7 @@ pub struct FaultConfig {
 }
 
 /// One NIC.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NicConfig {
     /// Its name; VINICn by its place if empty.
@@ -167,9 +159,10 @@ pub struct NicConfig {
     pub neighbour: Vec<NeighbourConfig>,
     /// Hosts file of the name service. Default: the system's.
     pub hosts_file: Option<PathBuf>,
-    /// Who polls.
+    /// Who polls. In a file with `[process]`: `pinned`, also by default.
     pub progress: Progress,
-    /// `pinned`: the core.
+    /// `pinned`: the core; 0 to 1023. In a file with `[process]` several NICs may name the same: one thread polls them
+    /// all. Default: the last of those that the process may use.
     pub core: Option<usize>,
     /// `inline`: the NIC's thread takes over after so long without a call, microseconds.
     pub takeover_us: u64,
@@ -217,10 +210,10 @@ pub struct NicConfig {
     pub e_d_tov_ms: u64,
     /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on `af_packet`.
     pub r_a_tov_ms: Option<u64>,
-    /// FCVI_ULP_TIMEOUT in milliseconds. Default: twice R_A_TOV.
+    /// FCVI_ULP_TIMEOUT in milliseconds, at least 4. Default: twice R_A_TOV.
     pub ulp_timeout_ms: Option<u64>,
     /// `af_packet`: a peer that was silent for so long is asked whether it lives; three
-    /// such intervals without an answer and it is lost. Milliseconds.
+    /// such intervals without an answer and it is lost. Milliseconds; 0: it is never asked.
     pub probe_interval_ms: u64,
     /// After another program of a host said NO_MATCH, how long a silent one is waited for. Milliseconds.
     /// Default: 2000 on `shm`, where each is there and may only be slow; 100 on `af_packet`, where
@@ -253,6 +246,11 @@ pub struct NicConfig {
     pub recovery_window_frames: u32,
     /// Recovery: runs of frames that a VI keeps ahead of order; 1 to 4096.
     pub recovery_islands: u32,
+    /// Messages between two VIs of this NIC go from memory to memory, without frames: faster by
+    /// far, but the port does not see them, and so `capture` and `fault` do not, either. Their
+    /// connections are made by frames all the same. Default: off; on in a file with `[process]`,
+    /// where a NIC with `fault` or `capture` must say which of the two is wanted.
+    pub shortcut: bool,
     /// Injected faults, for tests of programs.
     pub fault: Option<FaultConfig>,
     /// Write every frame to this pcapng file. For debugging: slow.
@@ -316,6 +314,7 @@ impl Default for NicConfig {
             recovery_min_window_frames: recovery.min_window_frames,
             recovery_window_frames: recovery.max_window_frames,
             recovery_islands: recovery.max_islands,
+            shortcut: false,
             fault: None,
             capture: None,
         }
@@ -324,29 +323,63 @@ impl Default for NicConfig {
 
 impl Config {
     /// Reads a file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or has mistakes: all of them, each with its line.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| error(format!("{}: cannot be read: {e}", path.display())))?;
-        Self::parse(&text).map_err(|e| error(format!("{}: {e}", path.display())))
+        Self::read_with(path, None)
+    }
+
+    /// Reads a file for the process that serves applications: the users and groups that it names must be known to
+    /// this host.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`], and unknown names.
+    pub fn read_to_serve(path: &Path) -> Result<Self, ConfigError> {
+        Self::read_with(path, Some(&admission::Host))
+    }
+
+    fn read_with(path: &Path, names: Option<&dyn Directory>) -> Result<Self, ConfigError> {
+        std::fs::read_to_string(path)
+            .map_err(|e| ConfigError::new(format!("cannot be read: {e}")))
+            .and_then(|text| Self::parse_with(&text, names))
+            .map_err(|e| e.in_file(path))
     }
 
     /// Parses the text of a file and checks every value.
+    ///
+    /// # Errors
+    /// All mistakes of the text, each with its line.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
-        let mut config: Config =
-            toml::from_str(text).map_err(|e| error(e.to_string().trim_end().to_owned()))?;
+        Self::parse_with(text, None)
+    }
+
+    fn parse_with(text: &str, names: Option<&dyn Directory>) -> Result<Self, ConfigError> {
+        let (mut file, mut config) = File::read(text)?;
+        let is_served = config.process.is_some();
         for (index, nic) in config.nics.iter_mut().enumerate() {
             if nic.name.is_empty() {
-                nic.name = format!("VINIC{index}");
+                nic.name = Self::name_by_place(index);
             }
-            nic.check()
-                .map_err(|e| error(format!("nic {:?}: {e}", nic.name)))?;
-        }
-        for (index, nic) in config.nics.iter().enumerate() {
-            if config.nics[..index].iter().any(|n| n.name == nic.name) {
-                return Err(error(format!("nic {:?} is there twice", nic.name)));
+            let place = Place::nic(index, &nic.name);
+            if is_served && file.value(&place, "progress").is_none() {
+                nic.progress = Progress::Pinned;
+            }
+            if is_served && file.value(&place, "shortcut").is_none() {
+                nic.shortcut = true;
             }
         }
+        conflicts::find(&mut file, &config);
+        if let Some(names) = names {
+            conflicts::find_strangers(&mut file, &config, names);
+        }
+        file.finish()?;
         Ok(config)
+    }
+
+    /// What a NIC is called that does not name itself.
+    fn name_by_place(index: usize) -> String {
+        format!("VINIC{index}")
     }
 
     /// The configuration that applies: of the file named by [`CONFIG_VARIABLE`], or the
@@ -369,18 +402,10 @@ impl Config {
     }
 
     fn override_protection(&mut self, value: &OsStr) -> Result<(), ConfigError> {
-        let protection = match value.to_str() {
-            Some("") => return Ok(()),
-            Some("strict") => Protection::Strict,
-            Some("lenient") => Protection::Lenient,
-            Some(_) | None => {
-                return Err(error(format!(
-                    "{PROTECTION_VARIABLE}={value:?}: must be strict or lenient"
-                )));
+        if let Some(protection) = protection_of(value)? {
+            for nic in &mut self.nics {
+                nic.protection = protection;
             }
-        };
-        for nic in &mut self.nics {
-            nic.protection = protection;
         }
         Ok(())
     }
@@ -405,95 +430,37 @@ impl Config {
     }
 }
 
+/// What [`PROTECTION_VARIABLE`] says of VIs without a protection tag, if it says anything.
+///
+/// # Errors
+/// It says something else.
+pub fn protection_of_environment() -> Result<Option<Protection>, ConfigError> {
+    let value = std::env::var_os(PROTECTION_VARIABLE).unwrap_or_default();
+    protection_of(&value)
+}
+
+fn protection_of(value: &OsStr) -> Result<Option<Protection>, ConfigError> {
+    match value.to_str() {
+        Some("") => Ok(None),
+        Some("strict") => Ok(Some(Protection::Strict)),
+        Some("lenient") => Ok(Some(Protection::Lenient)),
+        Some(_) | None => Err(ConfigError::new(format!(
+            "{PROTECTION_VARIABLE}={value:?}: must be strict or lenient"
+        ))),
+    }
+}
+
 impl NicConfig {
     /// Checks every value.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        within("max_vi", u64::from(self.max_vi), 1, 4096)?;
-        within(
-            "max_descriptors_per_queue",
-            u64::from(self.max_descriptors_per_queue),
-            2,
-            65536,
-        )?;
-        within(
-            "max_segments_per_descriptor",
-            u64::from(self.max_segments_per_descriptor),
-            253,
-            65535,
-        )?;
-        within("max_regions", u64::from(self.max_regions), 1, 65535)?;
-        within(
-            "max_registered_bytes",
-            self.max_registered_bytes,
-            4096,
-            1 << 47,
-        )?;
-        within("max_region_bytes", self.max_region_bytes, 1, 1 << 47)?;
-        within("max_cq", u64::from(self.max_cq), 1, 65536)?;
-        within("max_cq_entries", u64::from(self.max_cq_entries), 1, 1 << 24)?;
-        within(
-            "max_notifies_per_queue",
-            u64::from(self.max_notifies_per_queue),
-            1,
-            1 << 20,
-        )?;
-        within(
-            "max_notify_threads",
-            u64::from(self.max_notify_threads),
-            1,
-            MAX_NOTIFY_THREADS,
-        )?;
-        within(
-            "max_ptags",
-            u64::from(self.max_ptags),
-            u64::from(self.max_vi),
-            1 << 24,
-        )?;
-        within("max_incoming", u64::from(self.max_incoming), 1, 65536)?;
-        within("max_rdma_reads", u64::from(self.max_rdma_reads), 1, 256)?;
-        let most = u64::from(vi_engine::MAX_UNANSWERED);
-        within("max_in_flight", u64::from(self.max_in_flight), 1, most)?;
-        within(
-            "max_transfer_bytes",
-            u64::from(self.max_transfer_bytes),
-            65536,
-            0x7FFF_FFFF,
-        )?;
-        within("e_d_tov_ms", self.e_d_tov_ms, 1, 3_600_000)?;
-        within("r_a_tov_ms", self.r_a_tov_ms(), 1, 3_600_000)?;
-        within("ulp_timeout_ms", self.ulp_timeout_ms(), 4, 7_200_000)?;
-        within("beacon_ms", self.beacon_ms, 10, 3_600_000)?;
-        within("discovery_ms", self.discovery_ms, 1, 3_600_000)?;
-        within("peer_retry_ms", self.peer_retry_ms, 1, 3_600_000)?;
-        within("takeover_us", self.takeover_us, 10, 10_000_000)?;
-        within("spin_us", self.spin_us, 0, 10_000_000)?;
-        self.check_recovery()?;
-        self.neighbours()?;
-        match self.port {
-            PortKind::Shm => Ok(()),
-            PortKind::AfPacket => self.check_af_packet(),
-        }
-    }
-
-    fn check_af_packet(&self) -> Result<(), ConfigError> {
-        if self.interface.is_empty() {
-            return Err(error("port = \"af_packet\" needs interface = \"...\""));
-        }
-        if self.host.is_none() {
-            return Err(error(
-                "port = \"af_packet\" needs host = \"<our IP address>\"",
-            ));
-        }
-        if self.discovers() {
-            self.own_names()?;
-            if !self.neighbour.is_empty() {
-                return Err(error(
-                    "neighbour = [...] needs n_port_ids = \"...\": without it, neighbours are found",
-                ));
-            }
+        let mut found = self.mistakes();
+        found.extend((0..self.neighbour.len()).flat_map(|at| self.neighbour_mistakes(at)));
+        found.extend(self.fault.iter().flat_map(FaultConfig::mistakes));
+        if found.is_empty() {
             return Ok(());
         }
-        self.own_ids().map(|_| ())
+        let texts: Vec<_> = found.into_iter().map(|mistake| mistake.text).collect();
+        Err(ConfigError::new(texts.join("; ")))
     }
 
     /// Do ports of this NIC's network find each other?
@@ -505,7 +472,7 @@ impl NicConfig {
     pub(crate) fn own_names(&self) -> Result<(Option<u64>, Option<u64>), ConfigError> {
         let name = |key, text: &Option<String>| {
             text.as_deref()
-                .map(|text| parse::name(key, text))
+                .map(|text| parse::name(key, text).map_err(ConfigError::new))
                 .transpose()
         };
         Ok((
@@ -533,7 +500,7 @@ impl NicConfig {
     /// FCVI_ULP_TIMEOUT in milliseconds.
     pub fn ulp_timeout_ms(&self) -> u64 {
         self.ulp_timeout_ms
-            .unwrap_or_else(|| self.r_a_tov_ms().saturating_mul(2))
+            .unwrap_or_else(|| self.r_a_tov_ms().saturating_mul(2).max(MIN_ULP_TIMEOUT_MS))
     }
 
     /// Our host address in its 16-byte form.
@@ -546,14 +513,17 @@ impl NicConfig {
 
     /// The N_Port_IDs that our programs may take.
     pub fn own_ids(&self) -> Result<Vec<NPortId>, ConfigError> {
-        parse::ids(&self.n_port_ids)
+        parse::ids(&self.n_port_ids).map_err(ConfigError::new)
     }
 
     /// The static neighbours: host address and its ports.
     pub fn neighbours(&self) -> Result<Vec<(HostAddress, Vec<NPortId>)>, ConfigError> {
         self.neighbour
             .iter()
-            .map(|n| Ok((host_address(n.host), parse::ids(&n.n_port_ids)?)))
+            .map(|n| {
+                let ids = parse::ids(&n.n_port_ids).map_err(ConfigError::new)?;
+                Ok((host_address(n.host), ids))
+            })
             .collect()
     }
 }

@@ -10,47 +10,46 @@ use pmd_port::layer::FailedPort;
 use pmd_port::{Mbuf, MbufBatch, Port};
 use vi_engine::{Transmit, ViIndex};
 
+use crate::attach::client::{Client, ClientId, Clients};
+use crate::completion::{Ending, Reports, add_entry, complete_head, lost_descriptor};
 use crate::cq::Entry;
-use crate::descriptor::{ControlSegment, control, status};
-use crate::events::{AsyncEvent, ErrorCode, EventQueue, ResourceCode};
+use crate::descriptor::{control, status};
+use crate::events::EventQueue;
+use crate::memory::TagCheck;
+use crate::memory::place::Owner;
 use crate::memory::table::RegionTable;
-use crate::memory::{Access, TagCheck};
+use crate::memory::transfer::Mover;
 use crate::post::{Cursor, SlotCursor};
 use crate::queue::{Slot, WorkQueue};
 use crate::sleepers::Event;
-use crate::sync::{AtomicU32, Ordering};
 use crate::sys::RandomWords;
+use crate::tap::Tap;
 use crate::vi::{CqShared, ViShared};
 use crate::workbench::Workbench;
 
+mod clients;
 mod host;
+mod local;
 mod reads;
+mod run_queue;
 #[cfg(test)]
 mod tests;
 
-/// Where the completions of a work queue are told.
-#[derive(Clone, Copy)]
-pub(crate) struct Reports {
-    pub(crate) cq: Option<&'static CqShared>,
-    /// What those sleep for who wait for them.
-    event: Event,
-}
-
-impl Reports {
-    fn of(cq: Option<&'static CqShared>, vi: ViIndex, side: Side) -> Self {
-        let event = match cq {
-            Some(cq) => cq.event(),
-            None => Event::on_work_queue(vi.0, side == Side::Receive),
-        };
-        Self { cq, event }
-    }
-}
+use run_queue::{OWN_LANE, RunQueue};
 
 /// A VI as the poller knows it.
 pub(crate) struct ViPath {
     pub(crate) shared: &'static ViShared,
     pub(crate) handle: u64,
     pub(crate) tag: TagCheck,
+    /// The application whose it is, in a datapath process.
+    pub(crate) client: Option<ClientId>,
+    /// Whose memory it uses.
+    owner: Owner,
+    /// What its application was told of.
+    pub(crate) traffic: Traffic,
+    /// Its application has not been told of all that is complete on its send and receive queue.
+    pub(crate) untold: [bool; 2],
     pub(crate) send_reports: Reports,
     pub(crate) recv_reports: Reports,
     send_cursor: Cursor,
@@ -77,8 +76,12 @@ impl ViPath {
             shared,
             handle,
             tag,
-            send_reports: Reports::of(send_cq, shared.index, Side::Send),
-            recv_reports: Reports::of(recv_cq, shared.index, Side::Receive),
+            client: None,
+            owner: Owner::PROGRAM,
+            untold: [false; 2],
+            traffic: Traffic::default(),
+            send_reports: Reports::of(send_cq, shared.index.0, false),
+            recv_reports: Reports::of(recv_cq, shared.index.0, true),
             send_cursor: Cursor::default(),
             recv_cursor: SlotCursor::default(),
             in_flight: 0,
@@ -90,6 +93,32 @@ impl ViPath {
     }
 }
 
+impl ViPath {
+    /// From now on the VI is an application's, and its memory too.
+    pub(crate) fn serve(&mut self, client: ClientId, owner: Owner) {
+        self.client = Some(client);
+        self.owner = owner;
+        self.show(self.tag);
+    }
+
+    /// Is a receive posted that no message has claimed?
+    pub(crate) fn has_unclaimed(&self) -> bool {
+        self.shared.recv.depth() > self.claimed
+    }
+
+    /// From now on the VI shows this tag to regions.
+    pub(crate) fn show(&mut self, tag: TagCheck) {
+        self.tag = TagCheck::of(self.owner, tag.number());
+    }
+}
+
+/// Messages of a VI that completed without an error: sent and received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) messages: [u64; 2],
+    pub(crate) bytes: [u64; 2],
+}
+
 /// Counters of the data path itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathCounters {
@@ -99,6 +128,12 @@ pub(crate) struct PathCounters {
     pub(crate) lost_descriptors: u64,
     /// Frames that the port had no room for at once.
     pub(crate) tx_no_room: u64,
+}
+
+/// Where the memory of a VI is found, and how bytes get there and back.
+struct Memory<'a> {
+    regions: &'a RegionTable,
+    mover: &'a mut Mover,
 }
 
 /// Queues, memory and port of one NIC.
@@ -116,20 +151,33 @@ pub(crate) struct Datapath {
     /// What happened in this turn that somebody may sleep for.
     pub(crate) happened: Event,
     /// VIs that have something to send.
-    pub(crate) run: VecDeque<ViIndex>,
+    pub(crate) run: RunQueue,
     /// VIs that must go to the Error state when the engine is done with its verb.
     pub(crate) failed: Vec<ViIndex>,
     /// VIs that went to the Error state: what is posted there is flushed.
     pub(crate) errored: VecDeque<ViIndex>,
     pub(crate) counters: PathCounters,
+    /// The applications that are served, in a datapath process.
+    pub(crate) clients: Clients,
+    /// An operator looks at the frames.
+    pub(crate) tap: Option<Box<Tap>>,
     random: RandomWords,
     workbench: Box<Workbench>,
+    /// For VIs whose memory is an application's.
+    pub(crate) mover: Mover,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Side {
+/// One of the two work queues of a VI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
     Send,
     Receive,
+}
+
+/// The lane of an application.
+#[inline]
+fn lane_of(id: ClientId) -> u32 {
+    id.0 + 1
 }
 
 impl Datapath {
@@ -148,18 +196,35 @@ impl Datapath {
             vis: (0..max_vi).map(|_| None).collect(),
             batch: MbufBatch::new(),
             happened: Event::NONE,
-            run: VecDeque::with_capacity(max_vi as usize),
+            run: RunQueue::new(max_vi as usize),
             failed: Vec::with_capacity(max_vi as usize),
             errored: VecDeque::with_capacity(max_vi as usize),
             counters: PathCounters::default(),
+            clients: Clients::default(),
+            tap: None,
             random: RandomWords::default(),
             workbench: Workbench::new(),
+            mover: Mover::new(),
         }
+    }
+
+    /// Begins to serve an application.
+    pub(crate) fn add_client(&mut self, client: Client) -> ClientId {
+        let share = client.share();
+        let id = self.clients.add(client);
+        self.run.open(lane_of(id), share);
+        id
     }
 
     #[inline]
     pub(crate) fn vi(&mut self, vi: ViIndex) -> Option<&mut ViPath> {
         self.vis.get_mut(vi.0 as usize)?.as_mut()
+    }
+
+    /// What happened since the last time that somebody may sleep for.
+    #[inline]
+    pub(crate) fn take_happened(&mut self) -> Event {
+        core::mem::take(&mut self.happened)
     }
 
     /// Has the VI served when its turn comes.
@@ -169,7 +234,8 @@ impl Datapath {
             && !path.queued
         {
             path.queued = true;
-            self.run.push_back(vi);
+            let lane = path.client.map_or(OWN_LANE, lane_of);
+            self.run.push(lane, vi);
         }
     }
 
@@ -177,7 +243,12 @@ impl Datapath {
     #[inline]
     pub(crate) fn flush(&mut self) {
         if !self.batch.is_empty() {
-            self.port.tx_burst(&mut self.batch);
+            match &mut self.tap {
+                None => {
+                    self.port.tx_burst(&mut self.batch);
+                }
+                Some(tap) => tap.send(self.port.as_mut(), &mut self.batch),
+            }
         }
     }
 
@@ -228,7 +299,7 @@ impl Datapath {
         &mut self,
         vi: ViIndex,
         dst: MacAddress,
-        build: impl FnOnce(&mut Workbench, &mut ViPath, &RegionTable) -> Option<usize>,
+        build: impl FnOnce(&mut Workbench, &mut ViPath, Memory<'_>) -> Option<usize>,
     ) -> Transmit {
         let Some(mbuf) = self.buffer(dst) else {
             return Transmit::NoRoom;
@@ -237,10 +308,11 @@ impl Datapath {
             vis,
             regions,
             workbench,
+            mover,
             ..
         } = self;
         let path = vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
-        let built = path.and_then(|path| build(workbench, path, regions));
+        let built = path.and_then(|path| build(workbench, path, Memory { regions, mover }));
         self.transmit_built(mbuf, built)
     }
 
@@ -283,7 +355,7 @@ impl Datapath {
         Transmit::Sent
     }
 
-    /// Completes the head of a queue: the descriptor's own fields, the slot, the CQ.
+    /// Completes the head of a queue.
     #[inline]
     fn complete(
         &mut self,
@@ -306,26 +378,20 @@ impl Datapath {
                 (&path.shared.recv, path.recv_reports)
             }
         };
-        // SAFETY: we run under the turn; the reference ends with the completion below.
-        let Some(slot) = (unsafe { queue.head() }) else {
+        let ending = Ending {
+            word: word | status::DONE,
+            length_bytes,
+            immediate,
+        };
+        if let Some(client) = path.client {
+            self.clients.complete(client, path, side, ending);
+            return;
+        }
+        // SAFETY: we run under the turn, and have no reference to a slot.
+        let completed = unsafe { complete_head(queue, self.regions, path.tag, ending) };
+        let Some((sequence, lost)) = completed else {
             return;
         };
-        let word = word | status::DONE;
-        slot.status = word;
-        let there = slot.epoch == self.regions.epoch()
-            || self.regions.check(
-                slot.handle,
-                path.tag,
-                slot.address,
-                crate::descriptor::CONTROL_BYTES,
-                Access::Write,
-            );
-        let lost = (!there).then_some(slot.address);
-        if there {
-            // SAFETY: checked in this turn, and deregistration needs the turn.
-            unsafe { write_completion(slot.address, word, length_bytes, immediate) };
-        }
-        let sequence = queue.complete_head();
         self.happened |= reports.event;
         if let Some(cq) = reports.cq {
             let entry = Entry {
@@ -333,10 +399,13 @@ impl Datapath {
                 sequence,
                 receive: side == Side::Receive,
             };
-            self.add_entry(cq, entry);
+            // SAFETY: we run under the turn.
+            if !unsafe { add_entry(cq, entry) } {
+                self.counters.cq_overruns += 1;
+            }
         }
         if let Some(descriptor) = lost {
-            self.tell_lost(vi, descriptor, word);
+            self.tell_lost(vi, descriptor, ending.word);
         }
     }
 
@@ -349,33 +418,12 @@ impl Datapath {
         let Some(path) = self.vis.get(vi.0 as usize).and_then(Option::as_ref) else {
             return;
         };
-        self.events.push(AsyncEvent {
-            vi: path.handle,
-            instance: path.shared.instance(),
-            descriptor,
-            op_code: (word & status::OP_MASK) >> 16,
-            resource: ResourceCode::Descriptor,
-            code: ErrorCode::CompProt,
-        });
+        let instance = path.shared.instance();
+        self.events
+            .push(lost_descriptor(path.handle, instance, descriptor, word));
     }
 
-    #[inline]
-    fn add_entry(&mut self, cq: &'static CqShared, entry: Entry) {
-        // SAFETY: we run under the turn.
-        if unsafe { cq.ring.add(entry) } {
-            return;
-        }
-        let keep = |e: &Entry| crate::vi::entry_is_live(e);
-        // SAFETY: we run under the turn.
-        let made_room = unsafe { cq.ring.compact(keep) };
-        // SAFETY: we run under the turn.
-        if !(made_room && unsafe { cq.ring.add(entry) }) {
-            self.counters.cq_overruns += 1;
-            cq.ring.overruns.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    fn flush_queue(&mut self, vi: ViIndex, side: Side) {
+    pub(crate) fn flush_queue(&mut self, vi: ViIndex, side: Side) {
         loop {
             let Some(path) = self.vi(vi) else {
                 return;
@@ -404,35 +452,10 @@ fn eof(last: bool) -> Eof {
 
 /// The completed-operation code of a posted send descriptor.
 #[inline]
-fn send_op(slot: &Slot) -> u32 {
+pub(crate) fn send_op(slot: &Slot) -> u32 {
     match slot.control & control::OP_MASK {
         control::OP_RDMA_WRITE => status::OP_RDMA_WRITE,
         control::OP_RDMA_READ => status::OP_RDMA_READ,
         _ => status::OP_SEND,
     }
-}
-
-/// Writes the fields that the provider returns, the status last.
-///
-/// # Safety
-/// `address` is that of a descriptor inside a registered, writable region.
-#[inline]
-unsafe fn write_completion(address: u64, word: u32, length_bytes: u32, immediate: Option<u32>) {
-    let control = address as *mut ControlSegment;
-    if let Some(immediate) = immediate {
-        // SAFETY: a field of the control segment that the caller vouches for.
-        let field = unsafe { &raw mut (*control).immediate_data };
-        // SAFETY: as above.
-        unsafe { field.write_volatile(immediate) };
-    }
-    // SAFETY: as above.
-    let length = unsafe { &raw mut (*control).length };
-    // SAFETY: as above.
-    unsafe { length.write_volatile(length_bytes) };
-    // SAFETY: as above.
-    let field = unsafe { &raw mut (*control).status };
-    // SAFETY: an aligned word of the control segment.
-    let status = unsafe { AtomicU32::from_ptr(field) };
-    // Release: its partner is the application's load of the status it polls.
-    status.store(word, Ordering::Release);
 }

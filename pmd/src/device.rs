@@ -4,28 +4,36 @@
 //! process, so that handles can always be looked up; its port, engine and
 //! threads live from the first open to the last close.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 use pmd_port::PortFailure;
 use vi_engine::{EndpointState, ViIndex};
 
+use crate::attach::calls;
 use crate::config::{NicConfig, Progress};
-use crate::datapath::PathCounters;
 use crate::discovery;
 use crate::doorbell::Doorbells;
+use crate::driver::Driver;
 use crate::events::EventQueue;
 use crate::fork::{self, Opening};
 use crate::instance::{self, Instances};
 use crate::memory::table::{RegionLimits, RegionTable};
 use crate::notify;
 use crate::open::{self, OpenError};
-use crate::poller::Poller;
+use crate::patience::Patience;
 use crate::progress::{self, Rest};
 use crate::sleepers::{Event, Sleepers};
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 use crate::token::{Held, Token};
 use crate::vi::{CqShared, Shelf, ViShared};
+
+mod attached;
+mod counters;
+
+pub(crate) use attached::{attach, attach_as};
+
+use attached::Attached;
 
 /// Devices of one process, at most: as many as a handle can tell apart.
 const MAX_DEVICES: usize = 4096;
@@ -39,7 +47,7 @@ pub(crate) struct Device {
     /// Distinguishes devices: two configurations are two devices even under one name.
     fingerprint: String,
     pub(crate) host: [u8; 16],
-    pub(crate) turn: Token<Option<Poller>>,
+    pub(crate) turn: Token<Option<Driver>>,
     pub(crate) doorbells: Doorbells,
     pub(crate) regions: RegionTable,
     pub(crate) events: EventQueue,
@@ -52,6 +60,7 @@ pub(crate) struct Device {
     pub(crate) activity: AtomicU32,
     pub(crate) sleepers: Sleepers,
     pub(crate) rest: Rest,
+    pub(crate) patience: Patience,
     /// Counts how often the NIC went down; threads of an earlier time end.
     epoch: AtomicU32,
     /// Opened by the process that forked this one.
@@ -59,6 +68,10 @@ pub(crate) struct Device {
     /// A VI without a tag was let through; said once.
     pub(crate) leniency_told: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The datapath process and its NIC that this device stands for, if its engine is there.
+    attached: Option<Attached>,
+    /// The datapath process has its own threads take the turns.
+    pub(crate) served: AtomicBool,
     /// Of queues that are notified of.
     pub(crate) notify_threads: AtomicU32,
 }
@@ -91,13 +104,22 @@ impl Device {
             activity: AtomicU32::new(0),
             sleepers: Sleepers::new(),
             rest: Rest::default(),
+            patience: Patience::new(),
             epoch: AtomicU32::new(0),
             foreign: AtomicBool::new(false),
             leniency_told: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
+            attached: None,
+            served: AtomicBool::new(false),
             notify_threads: AtomicU32::new(0),
             config,
         }
+    }
+
+    /// Is the engine another process's?
+    #[inline]
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached.is_some()
     }
 
     #[inline]
@@ -122,13 +144,16 @@ impl Device {
     }
 
     /// The turn, for a control call.
-    pub(crate) fn hold(&self) -> Held<'_, Option<Poller>> {
+    pub(crate) fn hold(&self) -> Held<'_, Option<Driver>> {
         self.turn.hold()
     }
 
     /// Why the port of the open NIC carries nothing any more.
-    fn failure(&self) -> Option<PortFailure> {
-        self.hold().as_ref().and_then(|poller| poller.failure)
+    pub(crate) fn failure(&self) -> Option<PortFailure> {
+        self.hold()
+            .as_ref()
+            .and_then(Driver::engine)
+            .and_then(|poller| poller.failure)
     }
 
     /// Runs one turn if the program's threads do the polling and nobody else is at it.
@@ -139,12 +164,19 @@ impl Device {
         }
         self.note_activity();
         if let Some(mut held) = self.turn.try_hold()
-            && let Some(poller) = held.as_mut()
+            && let Some(driver) = held.as_mut()
         {
-            self.rest.leave(poller);
-            poller.turn(&self.doorbells);
-            self.announce(poller);
+            self.rest.leave(driver);
+            driver.turn(&self.doorbells);
+            self.announce(driver);
+            if !driver.gives_way() {
+                return;
+            }
+        } else {
+            return;
         }
+        // Polling brings nothing about: on a core that others want, the process is one of them.
+        self.patience.give_way();
     }
 
     /// Has what was posted on this VI sent.
@@ -153,16 +185,16 @@ impl Device {
         if self.inline {
             self.note_activity();
             if let Some(mut held) = self.turn.try_hold()
-                && let Some(poller) = held.as_mut()
+                && let Some(driver) = held.as_mut()
             {
-                self.rest.leave(poller);
-                poller.kick(vi.index);
-                self.announce(poller);
+                self.rest.leave(driver);
+                driver.kick(vi.index, &self.doorbells);
+                self.announce(driver);
                 return;
             }
         }
         self.ring(vi.index);
-        if vi.state() != EndpointState::Connected {
+        if vi.state() != EndpointState::Connected && !self.is_attached() {
             self.flush_unconnected(vi);
         }
     }
@@ -184,10 +216,10 @@ impl Device {
         let mut spins = 0u32;
         while self.rest.is_deaf() && !self.rest.attends() {
             if let Some(mut held) = self.turn.try_hold() {
-                if let Some(poller) = held.as_mut() {
-                    self.rest.leave(poller);
-                    poller.turn(&self.doorbells);
-                    self.announce(poller);
+                if let Some(driver) = held.as_mut() {
+                    self.rest.leave(driver);
+                    driver.turn(&self.doorbells);
+                    self.announce(driver);
                 }
                 return;
             }
@@ -200,12 +232,13 @@ impl Device {
         }
     }
 
-    /// What was posted on a VI that processes nothing comes back at once (VIPL 2.4, 3.3.5).
+    /// What was posted on a VI that processes nothing comes back at once (VIPL 2.4, 3.3.5). Of a
+    /// NIC whose engine is here: the datapath process looks for itself.
     #[cold]
     pub(crate) fn flush_unconnected(&self, vi: &ViShared) {
-        if let Some(poller) = self.hold().as_mut() {
+        if let Some(Driver::Engine(poller)) = self.hold().as_mut() {
             poller.flush_unconnected(vi.index);
-            self.announce(poller);
+            self.tell(poller.path.take_happened());
         }
     }
 
@@ -218,8 +251,13 @@ impl Device {
 
     /// Wakes whoever sleeps until something happens that did.
     #[inline]
-    pub(crate) fn announce(&self, poller: &mut Poller) {
-        let happened = core::mem::take(&mut poller.path.happened);
+    pub(crate) fn announce(&self, driver: &mut Driver) {
+        self.tell(driver.take_happened());
+    }
+
+    /// Wakes whoever sleeps until any of this happens.
+    #[inline]
+    pub(crate) fn tell(&self, happened: Event) {
         if !happened.is_none() {
             self.sleepers.tell(happened);
         }
@@ -230,59 +268,6 @@ impl Device {
     pub(crate) fn wake_sleepers(&self) {
         self.sleepers.wake(Event::ALL);
     }
-
-    /// Counters of the data path and the engine, by name.
-    pub(crate) fn counters(&self) -> Vec<(String, u64)> {
-        let held = self.hold();
-        let Some(poller) = held.as_ref() else {
-            return Vec::new();
-        };
-        let mut all: Vec<(String, u64)> = poller
-            .engine
-            .counters()
-            .iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        let PathCounters {
-            cq_overruns,
-            lost_descriptors,
-            tx_no_room,
-        } = poller.path.counters;
-        let stats = poller.path.port.stats();
-        let usage = self.regions.usage();
-        let (exchanges_open, exchanges_dead) = poller.engine.exchange_usage();
-        for (name, value) in [
-            ("cq_overruns", cq_overruns),
-            ("lost_descriptors", lost_descriptors),
-            ("tx_no_room", tx_no_room),
-            ("events_dropped", self.events.dropped()),
-            ("exchanges_open", exchanges_open as u64),
-            ("exchanges_dead", exchanges_dead as u64),
-            ("regions", usage.regions),
-            ("registered_bytes", usage.bytes),
-            ("registrations_unlocked", usage.unlocked),
-            ("port_failed", u64::from(poller.failure.is_some())),
-            ("turns", poller.turns),
-            ("busy_turns", poller.busy_turns),
-            ("port_rx_frames", stats.rx_frames),
-            ("port_rx_bytes", stats.rx_bytes),
-            ("port_tx_frames", stats.tx_frames),
-            ("port_tx_bytes", stats.tx_bytes),
-        ] {
-            all.push((name.to_owned(), value));
-        }
-        all.extend(
-            stats
-                .counters
-                .iter()
-                .map(|c| (format!("port_{}", c.name), c.value)),
-        );
-        if let Some(discovery) = &poller.discovery {
-            let counters = discovery.counters();
-            all.extend(counters.map(|(name, value)| (format!("vn_port_{name}"), value)));
-        }
-        all
-    }
 }
 
 /// The device of this configuration, open: its port is up and its threads run. The
@@ -292,17 +277,46 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
     let opening = Opening::begin();
     crate::sync::register_barrier();
     fork::watch()?;
-    let device = find_or_make(config)?;
+    let device = find_or_make(config, format!("{config:?}"), || None)?;
     if device.instances.count() == 0 {
+        if device.served.load(Ordering::Relaxed) {
+            // Whoever has opened it to serve does so again.
+            return Err(OpenError::new("the NIC is down"));
+        }
         device.bring_up()?;
     } else if let Some(failure) = device.failure() {
         return Err(OpenError::new(format!(
             "{failure}: the NIC can be opened again when all its openings in this process are closed"
         )));
     }
-    let instance = device.instances.open(device.number);
+    let instance = device.instances.open(device.number, 0);
     drop(opening);
     if let Err(error) = discovery::await_up(device) {
+        close(device, instance);
+        return Err(error);
+    }
+    Ok((device, instance))
+}
+
+/// As [`open`], for a datapath process: its own threads take the turns, from `begin` on.
+pub(crate) fn open_served(
+    config: &NicConfig,
+    begin: impl FnOnce(&'static Device) -> Result<(), OpenError>,
+) -> Result<(&'static Device, u64), OpenError> {
+    let opening = Opening::begin();
+    crate::sync::register_barrier();
+    fork::watch()?;
+    let device = find_or_make(config, format!("{config:?}"), || None)?;
+    if device.instances.count() > 0 {
+        return Err(OpenError::new(
+            "a call of a program that is gone still has it open",
+        ));
+    }
+    device.served.store(true, Ordering::Relaxed);
+    device.bring_up()?;
+    let instance = device.instances.open(device.number, 0);
+    drop(opening);
+    if let Err(error) = begin(device).and_then(|()| discovery::await_up(device)) {
         close(device, instance);
         return Err(error);
     }
@@ -314,15 +328,20 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
 pub(crate) fn open_unattended(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
     let _opening = Opening::begin();
     crate::sync::register_barrier();
-    let device = find_or_make(config)?;
-    *device.hold() = Some(open::poller(device)?);
-    Ok((device, device.instances.open(device.number)))
+    let device = find_or_make(config, format!("{config:?}"), || None)?;
+    if device.instances.count() == 0 {
+        *device.hold() = Some(Driver::Engine(open::poller(device)?));
+    }
+    Ok((device, device.instances.open(device.number, 0)))
 }
 
 impl Device {
     fn bring_up(&'static self) -> Result<(), OpenError> {
-        let poller = open::poller(self)?;
-        *self.hold() = Some(poller);
+        self.start(Driver::Engine(open::poller(self)?))
+    }
+
+    fn start(&'static self, driver: Driver) -> Result<(), OpenError> {
+        *self.hold() = Some(driver);
         let epoch = self.epoch();
         self.events.open(epoch);
         let mut threads = Vec::with_capacity(2);
@@ -341,13 +360,18 @@ impl Device {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         self.events.close();
         self.rest.interrupt(self);
-        if let Some(mut poller) = self.hold().take() {
-            poller.leave_network();
+        if let Some(mut driver) = self.hold().take() {
+            driver.leave_network();
+        }
+        let link = self.attached.as_ref().and_then(Attached::take_link);
+        // Threads that wait in calls have it, too; and the end of an opening may not have been told.
+        if let Some(link) = link {
+            link.shut_down();
         }
         core::mem::take(&mut *self.threads())
     }
 
-    fn threads(&self) -> std::sync::MutexGuard<'_, Vec<JoinHandle<()>>> {
+    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -384,8 +408,11 @@ pub(crate) fn disown_all() {
     }
 }
 
-fn find_or_make(config: &NicConfig) -> Result<&'static Device, OpenError> {
-    let fingerprint = format!("{config:?}");
+fn find_or_make(
+    config: &NicConfig,
+    fingerprint: String,
+    attached: impl FnOnce() -> Option<Attached>,
+) -> Result<&'static Device, OpenError> {
     for (number, place) in DEVICES.iter().enumerate() {
         match place.get() {
             Some(device) if device.is_ours() && device.fingerprint == fingerprint => {
@@ -393,7 +420,8 @@ fn find_or_make(config: &NicConfig) -> Result<&'static Device, OpenError> {
             }
             Some(_) => {}
             None => {
-                let device = Device::new(number as u16, config.clone(), fingerprint);
+                let mut device = Device::new(number as u16, config.clone(), fingerprint);
+                device.attached = attached();
                 return Ok(place.get_or_init(|| Box::leak(Box::new(device))));
             }
         }
@@ -407,24 +435,29 @@ fn find_or_make(config: &NicConfig) -> Result<&'static Device, OpenError> {
 /// returns, no handler of the opening runs, unless it is called from one. False if the
 /// opening was ended already.
 pub(crate) fn close(device: &'static Device, instance: u64) -> bool {
-    let (closed, ended, threads) = {
+    let (closed, ended, removed, threads) = {
         let _opening = Opening::begin();
+        let remote = device.instances.remote(instance);
         let Some(closed) = device.instances.close(instance) else {
             return false;
         };
-        let ended = crate::control::release_instance(device, instance, closed.conns());
+        if let Some(remote) = remote.filter(|_| device.is_attached()) {
+            calls::close(device, remote);
+        }
+        let (ended, removed) = crate::control::release_instance(device, instance, closed.conns());
         let threads = if device.instances.count() == 0 {
             device.take_down()
         } else {
             Vec::new()
         };
-        (closed, ended, threads)
+        (closed, ended, removed, threads)
     };
     // Whoever waits for something of this opening learns that it is gone.
     device.wake_sleepers();
     notify::settle(ended);
     device.instances.await_handler(instance);
     device.join(threads);
+    drop(removed);
     // The handler goes last and outside of every lock: it may own things of the program's.
     drop(closed);
     true

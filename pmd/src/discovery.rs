@@ -16,6 +16,7 @@ use vi_engine::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
 use crate::control::ControlError;
 use crate::datapath::Datapath;
 use crate::device::Device;
+use crate::driver::Driver;
 use crate::open::OpenError;
 use crate::poller::Poller;
 use crate::progress::wait;
@@ -230,7 +231,7 @@ pub(crate) fn await_up(device: &'static Device) -> Result<(), OpenError> {
     let limit = Duration::from_millis(device.config.discovery_ms);
     let look = || {
         let held = device.hold();
-        match held.as_ref() {
+        match held.as_ref().and_then(Driver::engine) {
             // Closed by another thread meanwhile; whoever uses it learns of that.
             None => Some(()),
             Some(poller) => {

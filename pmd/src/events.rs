@@ -33,6 +33,27 @@ pub enum ErrorCode {
     Catastrophic = 10,
 }
 
+impl ErrorCode {
+    /// The code with this number.
+    pub(crate) fn of(number: u32) -> Option<Self> {
+        [
+            Self::PostDesc,
+            Self::ConnLost,
+            Self::RecvqEmpty,
+            Self::ViOverrun,
+            Self::RdmawProt,
+            Self::RdmawData,
+            Self::RdmawAbort,
+            Self::RdmarProt,
+            Self::CompProt,
+            Self::RdmaTransport,
+            Self::Catastrophic,
+        ]
+        .into_iter()
+        .find(|code| *code as u32 == number)
+    }
+}
+
 /// What an error is about (VIPL 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -45,6 +66,15 @@ pub enum ResourceCode {
     Cq = 2,
     /// A descriptor.
     Descriptor = 3,
+}
+
+impl ResourceCode {
+    /// The code with this number.
+    pub(crate) fn of(number: u32) -> Option<Self> {
+        [Self::Nic, Self::Vi, Self::Cq, Self::Descriptor]
+            .into_iter()
+            .find(|code| *code as u32 == number)
+    }
 }
 
 /// One asynchronous error.

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device;
 use crate::memory::locked::{self, Coverage};
+use crate::memory::shared;
 use crate::open::OpenError;
 use crate::sys;
 
@@ -44,10 +45,12 @@ impl Drop for Opening {
     }
 }
 
-/// Nobody opens, closes, locks or unlocks: no other thread has what the child will want.
+/// Nobody opens, closes, locks, unlocks, allocates or frees: no other thread has what the child
+/// will want.
 struct Quiet {
     _opening: Option<MutexGuard<'static, ()>>,
     _locking: MutexGuard<'static, Coverage>,
+    _allocating: shared::Quiet,
 }
 
 /// Has forks noticed from now on.
@@ -68,6 +71,7 @@ extern "C" fn before() {
     let quiet = Quiet {
         _opening: opening,
         _locking: locked::hold(),
+        _allocating: shared::hold(),
     };
     // A thread that forks while its locals are being destroyed goes without.
     let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some(quiet));
@@ -80,4 +84,18 @@ extern "C" fn in_parent() {
 extern "C" fn in_child() {
     device::disown_all();
     let _gone = FORKS.try_with(|held| held.borrow_mut().take());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_other_thread_allocates_while_a_thread_forks() {
+        // As fork(2) does in the parent.
+        before();
+        assert!(shared::is_held());
+        in_parent();
+        drop(crate::memory::SharedMemory::allocate(1).unwrap());
+    }
 }

@@ -1,6 +1,7 @@
 //! One opening of a NIC: what it owns and who hears its errors (VIPL 3.1, 3.8).
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -19,9 +20,29 @@ type SharedHandler = Arc<Mutex<Handler>>;
 
 struct Instance {
     handle: u64,
+    /// What the datapath process calls it, if there is one.
+    remote: u64,
     handler: Option<SharedHandler>,
-    /// Protection tags: numbers, unique in the process.
+    /// Numbers of its protection tags.
     tags: Vec<u32>,
+}
+
+/// A protection tag.
+#[derive(Clone, Copy)]
+struct Tag {
+    /// The opening that made it.
+    instance: u64,
+    /// The handle that the datapath process has for it, if there is one.
+    remote: u64,
+}
+
+/// A request that the consumer was told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conn {
+    /// As the engine calls it.
+    Engine(ConnId),
+    /// As the datapath process calls it.
+    Process(u64),
 }
 
 #[derive(Default)]
@@ -29,8 +50,10 @@ struct Table {
     instances: Vec<Instance>,
     opened: u32,
     next_tag: u32,
+    /// The tags of all openings by their numbers: a look at one is made in the NIC's turn.
+    tags: HashMap<u32, Tag>,
     /// Requests that the consumer was told of: handle, instance, what the engine calls it.
-    conns: Vec<(u64, u64, ConnId)>,
+    conns: Vec<(u64, u64, Conn)>,
     next_conn: u32,
     /// The instances whose handlers are being called.
     called: Vec<u64>,
@@ -57,6 +80,22 @@ pub(crate) struct Instances {
     returned: Condvar,
 }
 
+impl Table {
+    fn add_tag(&mut self, device: u16, handle: u64, remote: u64) -> Option<u64> {
+        loop {
+            self.next_tag = (self.next_tag + 1) & FIELD_MASK;
+            let number = self.next_tag;
+            if number != 0 && !self.tags.contains_key(&number) {
+                let instance = self.instances.iter_mut().find(|i| i.handle == handle)?;
+                instance.tags.push(number);
+                let instance = handle;
+                self.tags.insert(number, Tag { instance, remote });
+                return Some(RawHandle::pack(Kind::Ptag, device, 1, number));
+            }
+        }
+    }
+}
+
 impl Instances {
     fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,12 +110,20 @@ impl Instances {
         self.lock().instances.iter().map(|i| i.handle).collect()
     }
 
-    pub(crate) fn open(&self, device: u16) -> u64 {
+    /// Another opening; `remote` is what the datapath process calls it, or 0.
+    pub(crate) fn open(&self, device: u16, remote: u64) -> u64 {
         let mut table = self.lock();
-        table.opened = (table.opened + 1) & FIELD_MASK;
-        let handle = RawHandle::pack(Kind::Nic, device, table.opened, 0);
+        let handle = loop {
+            table.opened = (table.opened + 1) & FIELD_MASK;
+            let handle = RawHandle::pack(Kind::Nic, device, table.opened, 0);
+            // Its number comes again, and there is one that was kept open since.
+            if !table.instances.iter().any(|i| i.handle == handle) {
+                break handle;
+            }
+        };
         table.instances.push(Instance {
             handle,
+            remote,
             handler: None,
             tags: Vec::new(),
         });
@@ -89,9 +136,14 @@ impl Instances {
         let mut table = self.lock();
         let at = table.instances.iter().position(|i| i.handle == handle)?;
         let instance = table.instances.remove(at);
+        for number in &instance.tags {
+            table.tags.remove(number);
+        }
         let mut conns = Vec::new();
         table.conns.retain(|(_, owner, conn)| {
-            if *owner == handle {
+            if let Conn::Engine(conn) = conn
+                && *owner == handle
+            {
                 conns.push(*conn);
             }
             *owner != handle
@@ -151,23 +203,30 @@ impl Instances {
         self.returned.notify_all();
     }
 
+    /// What the datapath process calls an opening.
+    pub(crate) fn remote(&self, handle: u64) -> Option<u64> {
+        let table = self.lock();
+        let instance = table.instances.iter().find(|i| i.handle == handle)?;
+        Some(instance.remote)
+    }
+
+    /// What the datapath process calls the tag of this number.
+    pub(crate) fn remote_tag(&self, number: u32) -> Option<u64> {
+        Some(self.lock().tags.get(&number)?.remote)
+    }
+
+    /// A tag for one that the datapath process made; `None` if the opening ended meanwhile.
+    pub(crate) fn adopt_tag(&self, device: u16, handle: u64, remote: u64) -> Option<u64> {
+        self.lock().add_tag(device, handle, remote)
+    }
+
     /// A new protection tag; `None` at the limit.
     pub(crate) fn create_tag(&self, device: u16, handle: u64, limit: u32) -> Option<u64> {
         let mut table = self.lock();
-        let used: usize = table.instances.iter().map(|i| i.tags.len()).sum();
-        if used >= limit as usize {
+        if table.tags.len() >= limit as usize {
             return None;
         }
-        loop {
-            table.next_tag = (table.next_tag + 1) & FIELD_MASK;
-            let tag = table.next_tag;
-            let taken = table.instances.iter().any(|i| i.tags.contains(&tag));
-            if tag != 0 && !taken {
-                let instance = table.instances.iter_mut().find(|i| i.handle == handle)?;
-                instance.tags.push(tag);
-                return Some(RawHandle::pack(Kind::Ptag, device, 1, tag));
-            }
-        }
+        table.add_tag(device, handle, 0)
     }
 
     /// The number of a tag that exists on this NIC (of any of its openings).
@@ -176,23 +235,24 @@ impl Instances {
         if raw.kind != Kind::Ptag as u8 || raw.device != device || raw.generation != 1 {
             return None;
         }
-        let table = self.lock();
-        table
-            .instances
-            .iter()
-            .any(|i| i.tags.contains(&raw.index))
-            .then_some(raw.index)
+        let is_there = self.lock().tags.contains_key(&raw.index);
+        is_there.then_some(raw.index)
     }
 
     pub(crate) fn destroy_tag(&self, tag: u32) {
-        for instance in &mut self.lock().instances {
-            instance.tags.retain(|t| *t != tag);
+        let mut table = self.lock();
+        let Some(gone) = table.tags.remove(&tag) else {
+            return;
+        };
+        let owner = |i: &&mut Instance| i.handle == gone.instance;
+        if let Some(instance) = table.instances.iter_mut().find(owner) {
+            instance.tags.retain(|number| *number != tag);
         }
     }
 
     /// A handle for a request that the consumer is told of. `None` if the opening ended
     /// meanwhile.
-    pub(crate) fn add_conn(&self, device: u16, instance: u64, conn: ConnId) -> Option<u64> {
+    pub(crate) fn add_conn(&self, device: u16, instance: u64, conn: Conn) -> Option<u64> {
         let mut table = self.lock();
         if !table.instances.iter().any(|i| i.handle == instance) {
             return None;
@@ -203,7 +263,7 @@ impl Instances {
         Some(handle)
     }
 
-    pub(crate) fn conn(&self, handle: u64) -> Option<ConnId> {
+    pub(crate) fn conn(&self, handle: u64) -> Option<Conn> {
         let table = self.lock();
         table
             .conns
@@ -286,5 +346,50 @@ fn default_handler(device: &'static Device, event: &AsyncEvent) {
         drop(writeln!(std::io::stderr(), "viaduct: {text}"));
     } else {
         log::error!("{text}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_that_is_in_use_is_not_given_again() {
+        let instances = Instances::default();
+        let mut handles = vec![instances.open(3, 0), instances.open(3, 0)];
+        // Many more were opened and closed.
+        instances.lock().opened = FIELD_MASK - 1;
+        handles.extend([(); 3].map(|()| instances.open(3, 0)));
+        handles.sort_unstable();
+        handles.dedup();
+        assert_eq!(handles.len(), 5);
+    }
+
+    #[test]
+    fn tags_go_one_by_one_or_with_their_opening() {
+        let instances = Instances::default();
+        let [first, second] = [(); 2].map(|()| instances.open(3, 0));
+        let make = |nic| instances.create_tag(3, nic, 4);
+        let tags = [make(first), make(second), make(first), make(second)].map(Option::unwrap);
+        assert_eq!(make(first), None, "the limit is for all openings");
+        let number = |tag| instances.tag(3, tag);
+        assert!(tags.iter().all(|tag| number(*tag).is_some()));
+        assert_eq!(instances.tag(4, tags[0]), None, "another NIC's");
+        instances.destroy_tag(number(tags[0]).unwrap());
+        assert_eq!(number(tags[0]), None);
+        let again = make(second).unwrap();
+        assert!(instances.close(first).is_some());
+        assert_eq!(number(tags[2]), None, "it went with its opening");
+        assert!(
+            [tags[1], tags[3], again]
+                .iter()
+                .all(|tag| number(*tag).is_some())
+        );
+        assert!(instances.close(second).is_some());
+        assert_eq!(number(again), None);
+        let third = instances.open(3, 0);
+        for _ in 0..4 {
+            assert!(make(third).is_some(), "nothing counts that is gone");
+        }
     }
 }

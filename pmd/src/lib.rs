@@ -10,32 +10,38 @@
 //! | [`descriptor`] | the layout of descriptors in application memory |
 //! | `post` | a descriptor parsed and copied once |
 //! | `queue`, `cq` | work queues and completion queues |
-//! | `memory` | registered regions, protection, copies in and out |
-//! | `datapath` | what the protocol engine asks for, done; RDMA reads in a room of their own |
+//! | `memory` | registered regions, protection, copies in and out, also for applications that are served; memory that can be shared |
+//! | `datapath` | what the protocol engine asks for, done; RDMA reads and applications' memory in rooms of their own |
 //! | `workbench` | where a frame is put together |
 //! | `poller` | one turn: frames in, timers, doorbells, frames out |
 //! | `progress` | who takes turns when: inline, pinned, asleep |
+//! | `patience` | how long a thread that polls keeps its core |
 //! | `device`, `open`, `instance` | a NIC of this process, brought up and owned |
 //! | `fork` | a NIC stays with the process that opened it |
 //! | `control` | calls that are not on the data path |
 //! | `vi` | handles and the objects they name |
 //! | `events` | asynchronous errors on their way to the consumer |
 //! | `discovery` | a network whose ports find each other |
+//! | `tap` | frames copied for an operator who looks at them |
 //! | `neighbours` | which N_Ports a host address means |
 //! | `token`, `sync`, `sys`, `clock`, `doorbell` | small tools of the above |
 
+pub mod attach;
 mod clock;
+mod completion;
 mod control;
 mod cq;
 mod datapath;
 mod device;
 mod discovery;
 mod doorbell;
+mod driver;
 mod fork;
 mod instance;
 mod memory;
 mod neighbours;
 mod open;
+mod patience;
 mod poller;
 mod post;
 mod progress;
@@ -43,6 +49,7 @@ mod queue;
 mod sleepers;
 mod sync;
 mod sys;
+mod tap;
 mod token;
 mod vi;
 mod workbench;
@@ -56,7 +63,8 @@ pub mod work;
 
 pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 pub use instance::Handler;
-pub use memory::LockPolicy;
+pub use memory::{LockPolicy, Offered, SharedMemory, obey_ptrace_rules, shared_memory_of};
 pub use open::OpenError;
+pub use sys::raise_descriptor_limit;
 pub use vi::ViSettings;
 pub use vi_engine::EndpointState;

@@ -6,15 +6,19 @@
 
 mod neighbourhood;
 
+use std::path::Path;
 use std::time::Duration;
 
 use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
 use vi_engine::EndpointState;
 
-use crate::config::NicConfig;
+use crate::attach::calls;
+use crate::config::{NicConfig, Protection};
 use crate::control::{self, ControlError, Outcome, attributes};
 use crate::device::{self, Device, device_of};
-use crate::instance::Handler;
+use crate::driver::Driver;
+use crate::instance::{Conn, Handler};
+use crate::memory::place::Owner;
 use crate::open::OpenError;
 use crate::sys;
 use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
@@ -44,6 +48,19 @@ pub fn open(config: &NicConfig) -> Result<u64, OpenError> {
     device::open(config).map(|(_, instance)| instance)
 }
 
+/// Opens a NIC that a datapath process has, by the process's socket and a device name of its
+/// configuration.
+pub fn attach(socket: &Path, name: &str) -> Result<u64, OpenError> {
+    device::attach(socket, name).map(|(_, instance)| instance)
+}
+
+/// As [`attach`], for a program that wants this of VIs without a protection tag. Strict protection
+/// holds for it whatever the process allows others; lenient protection is not given where the
+/// process is strict.
+pub fn attach_as(socket: &Path, name: &str, protection: Protection) -> Result<u64, OpenError> {
+    device::attach_as(socket, name, Some(protection)).map(|(_, instance)| instance)
+}
+
 /// Ends one opening and releases what it owns (VIPL 3.1.2).
 pub fn close(handle: u64) -> Outcome<()> {
     let device = nic(handle)?;
@@ -63,24 +80,42 @@ pub struct NicInfo {
     pub host: &'static [u8; 16],
     /// User bytes in a frame of a send.
     pub native_mtu_bytes: u32,
+    /// A datapath process moves the bytes, not this program.
+    pub attached: bool,
 }
 
 /// What is fixed about an open NIC (VIPL 3.7.1).
 pub fn info(handle: u64) -> Outcome<NicInfo> {
     let device = nic(handle)?;
-    let held = device.hold();
-    let poller = held.as_ref().ok_or(ControlError::InvalidParameter)?;
-    let data_field = u32::from(poller.engine.config().data_field_bytes);
     Ok(NicInfo {
         config: &device.config,
         host: &device.host,
-        native_mtu_bytes: data_field.saturating_sub(16),
+        native_mtu_bytes: native_mtu_bytes(device)?,
+        attached: device.is_attached(),
     })
+}
+
+/// User bytes in a frame of a send.
+pub(crate) fn native_mtu_bytes(device: &Device) -> Outcome<u32> {
+    if let Some(bytes) = device.native_mtu_bytes() {
+        return Ok(bytes);
+    }
+    let held = device.hold();
+    let poller = held.as_ref().and_then(Driver::engine);
+    let config = poller
+        .ok_or(ControlError::InvalidParameter)?
+        .engine
+        .config();
+    Ok(u32::from(config.data_field_bytes).saturating_sub(16))
 }
 
 /// All counters of a NIC by name.
 pub fn counters(handle: u64) -> Outcome<Vec<(String, u64)>> {
-    Ok(nic(handle)?.counters())
+    let device = nic(handle)?;
+    if device.is_attached() {
+        return calls::counters(device, handle);
+    }
+    Ok(device.counters())
 }
 
 /// Sets the error handler of an opening; `None` for the default one (VIPL 3.8.1).
@@ -95,6 +130,9 @@ pub fn set_error_handler(handle: u64, handler: Option<Handler>) -> Outcome<()> {
 /// Makes a protection tag (VIPL 3.4.1).
 pub fn create_ptag(handle: u64) -> Outcome<u64> {
     let device = nic(handle)?;
+    if device.is_attached() {
+        return calls::create_ptag(device, handle);
+    }
     device
         .instances
         .create_tag(device.number(), handle, device.config.max_ptags)
@@ -103,11 +141,15 @@ pub fn create_ptag(handle: u64) -> Outcome<u64> {
 
 /// Ends a protection tag that nothing uses (VIPL 3.4.2).
 pub fn destroy_ptag(handle: u64, ptag: u64) -> Outcome<()> {
-    control::destroy_ptag(nic(handle)?, ptag)
+    let device = nic(handle)?;
+    if device.is_attached() {
+        return calls::destroy_ptag(device, handle, ptag);
+    }
+    control::destroy_ptag(device, ptag)
 }
 
 /// Attributes of a region, with the tag as a handle; 0 for none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct MemSettings {
     /// Protection tag.
     pub ptag: u64,
@@ -129,6 +171,11 @@ pub unsafe fn register(
     settings: &MemSettings,
 ) -> Outcome<u32> {
     let device = nic(handle)?;
+    if device.is_attached() {
+        let range = (address, length_bytes);
+        // SAFETY: passed on from our caller.
+        return unsafe { calls::register(device, handle, range, settings) };
+    }
     attributes::check_region(device, settings)?;
     let mut seed = [0u8; 2];
     sys::random_bytes(&mut seed);
@@ -146,12 +193,15 @@ pub unsafe fn register(
 /// save a post that another thread makes of a descriptor in it at the same moment.
 pub fn deregister(handle: u64, address: u64, region: u32) -> Outcome<()> {
     let device = nic(handle)?;
-    let _no_turn_runs = device.hold();
-    if device.regions.deregister(address, region) {
-        Ok(())
-    } else {
-        Err(ControlError::InvalidParameter)
+    if device.is_attached() {
+        return calls::deregister(device, handle, address, region);
     }
+    let removed = {
+        let _no_turn_runs = device.hold();
+        let regions = &device.regions;
+        regions.deregister(Owner::PROGRAM, address, region)
+    };
+    removed.map(drop).ok_or(ControlError::InvalidParameter)
 }
 
 /// Attributes of a registration (VIPL 3.7.5).
@@ -159,7 +209,7 @@ pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettin
     let device = nic(handle)?;
     let found = device
         .regions
-        .query(address, region)
+        .query(Owner::PROGRAM, address, region)
         .ok_or(ControlError::InvalidParameter)?;
     Ok(MemSettings {
         ptag: if found.tag == 0 {
@@ -175,7 +225,11 @@ pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettin
 /// Changes the attributes of a registration, all of them or none (VIPL 3.7.4). What the tag
 /// and the rights do not allow any more is refused from then on.
 pub fn set_region(handle: u64, address: u64, region: u32, settings: &MemSettings) -> Outcome<()> {
-    attributes::set_region(nic(handle)?, address, region, settings)
+    let device = nic(handle)?;
+    if device.is_attached() {
+        return calls::set_region(device, handle, (address, region), settings);
+    }
+    attributes::set_region(device, Owner::PROGRAM, (address, region), settings)
 }
 
 /// Makes a completion queue of at least so many entries (VIPL 3.6.1).
@@ -196,12 +250,20 @@ pub fn resize_cq(handle: u64, entries: u64) -> Outcome<()> {
 
 /// Makes a VI (VIPL 3.2.1); 0 for a completion queue means none.
 pub fn create_vi(handle: u64, settings: &ViSettings, send_cq: u64, recv_cq: u64) -> Outcome<u64> {
-    control::create_vi(nic(handle)?, handle, settings, (send_cq, recv_cq))
+    let device = nic(handle)?;
+    if device.is_attached() {
+        return calls::create_vi(device, handle, settings, (send_cq, recv_cq));
+    }
+    control::create_vi(device, handle, settings, (send_cq, recv_cq))
 }
 
 /// Ends a VI (VIPL 3.2.2).
 pub fn destroy_vi(handle: u64) -> Outcome<()> {
-    control::destroy_vi(vi(handle)?, handle)
+    let vi = vi(handle)?;
+    if vi.device.is_attached() {
+        return calls::destroy_vi(vi, handle);
+    }
+    control::destroy_vi(vi, handle)
 }
 
 /// What VipQueryVi tells (VIPL 3.7.3).
@@ -220,6 +282,9 @@ pub struct ViInfo {
 /// State and attributes of a VI.
 pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
     let vi = vi(handle)?;
+    if vi.device.is_attached() {
+        return calls::query_vi(vi, handle);
+    }
     vi.device.poll();
     Ok(ViInfo {
         state: control::state(vi, handle)?,
@@ -231,7 +296,11 @@ pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
 
 /// Changes the attributes of an Idle VI, all of them or none (VIPL 3.7.2).
 pub fn set_vi(handle: u64, settings: &ViSettings) -> Outcome<()> {
-    attributes::set_vi(vi(handle)?, handle, settings)
+    let vi = vi(handle)?;
+    if vi.device.is_attached() {
+        return calls::set_vi(vi, handle, settings);
+    }
+    attributes::set_vi(vi, handle, settings)
 }
 
 /// Hosts of other programs that the NIC can reach, each once: with discovery, or where a
@@ -239,12 +308,16 @@ pub fn set_vi(handle: u64, settings: &ViSettings) -> Outcome<()> {
 /// All of them are one hop away.
 pub fn discovered_hosts(handle: u64) -> Outcome<Vec<HostAddress>> {
     let device = nic(handle)?;
+    if device.is_attached() {
+        return calls::discovered_hosts(device, handle);
+    }
     let mut held = device.hold();
-    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-    device.rest.leave(poller);
+    let driver = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    device.rest.leave(driver);
     // Who joined or left just now counts.
-    poller.long_turn(&device.doorbells);
-    device.announce(poller);
+    driver.long_turn(&device.doorbells);
+    device.announce(driver);
+    let poller = driver.engine().ok_or(ControlError::InvalidParameter)?;
     Ok(poller.neighbours.discovered())
 }
 
@@ -265,23 +338,32 @@ pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) ->
     if local.host.0 != device.host {
         return Err(ControlError::InvalidParameter);
     }
-    let found = control::connect_wait(device, handle, local, limit)?;
-    let Some(conn) = device
-        .instances
-        .add_conn(device.number(), handle, found.conn)
-    else {
+    let (found, remote, attributes) = if device.is_attached() {
+        calls::connect_wait(device, handle, local, limit)?
+    } else {
+        let found = control::connect_wait(device, handle, local, limit)?;
+        (Conn::Engine(found.conn), found.remote, found.attributes)
+    };
+    let Some(conn) = device.instances.add_conn(device.number(), handle, found) else {
         // Closed meanwhile: the client need not wait. One that is gone needs no answer.
-        let _gone = control::connect_reject(device, found.conn);
+        let _gone = reject(device, found);
         return Err(ControlError::InvalidParameter);
     };
     Ok(Request {
         conn,
-        remote: found.remote,
-        attributes: found.attributes,
+        remote,
+        attributes,
     })
 }
 
-fn conn(handle: u64) -> Outcome<(&'static Device, vi_engine::ConnId)> {
+fn reject(device: &'static Device, conn: Conn) -> Outcome<()> {
+    match conn {
+        Conn::Engine(id) => control::connect_reject(device, id),
+        Conn::Process(conn) => calls::connect_reject(device, conn),
+    }
+}
+
+fn conn(handle: u64) -> Outcome<(&'static Device, Conn)> {
     let raw = RawHandle::unpack(handle);
     if raw.kind != Kind::Conn as u8 {
         return Err(ControlError::InvalidParameter);
@@ -296,6 +378,11 @@ fn conn(handle: u64) -> Outcome<(&'static Device, vi_engine::ConnId)> {
     Ok((device, id))
 }
 
+/// Is this a request that can still be answered?
+pub(crate) fn is_pending(conn_handle: u64) -> bool {
+    conn(conn_handle).is_ok()
+}
+
 /// Accepts a request (VIPL 3.3.2). The handle stays valid if the attributes conflict or the
 /// VI is not Idle; else it is used up.
 pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
@@ -304,7 +391,10 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
     if !core::ptr::eq(vi.device, device) {
         return Err(ControlError::InvalidParameter);
     }
-    let outcome = control::connect_accept(id, vi, vi_handle);
+    let outcome = match id {
+        Conn::Engine(id) => control::connect_accept(id, vi, vi_handle),
+        Conn::Process(conn) => calls::connect_accept(conn, vi, vi_handle),
+    };
     let again = matches!(
         outcome,
         Err(ControlError::InvalidState
@@ -322,7 +412,7 @@ pub fn connect_accept(conn_handle: u64, vi_handle: u64) -> Outcome<()> {
 pub fn connect_reject(conn_handle: u64) -> Outcome<()> {
     let (device, id) = conn(conn_handle)?;
     device.instances.remove_conn(conn_handle);
-    match control::connect_reject(device, id) {
+    match reject(device, id) {
         // The client gave up before: both sides agree that there is no connection (VIPL 6.7).
         Ok(()) | Err(ControlError::InvalidParameter) => Ok(()),
         Err(error) => Err(error),
@@ -340,6 +430,9 @@ pub fn connect_request(
     if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(ControlError::InvalidParameter);
     }
+    if vi.device.is_attached() {
+        return calls::connect_request(vi, vi_handle, local, remote, limit);
+    }
     control::connect_request(vi, vi_handle, local, remote, limit)
 }
 
@@ -354,22 +447,36 @@ pub fn connect_peer_request(
     if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(ControlError::InvalidParameter);
     }
+    if vi.device.is_attached() {
+        return calls::connect_peer_request(vi, vi_handle, local, remote, limit);
+    }
     control::connect_peer_request(vi, vi_handle, local, remote, limit)
 }
 
 /// The outcome of a peer request, once; `None` while it is in progress (VIPL 3.3.7).
 pub fn connect_peer_done(vi_handle: u64) -> Outcome<Option<Attributes>> {
     let vi = vi(vi_handle)?;
+    if vi.device.is_attached() {
+        return calls::connect_peer_done(vi, vi_handle);
+    }
     vi.device.poll();
     control::connect_peer_done(vi, vi_handle)
 }
 
 /// Waits for the outcome of a peer request (VIPL 3.3.8).
 pub fn connect_peer_wait(vi_handle: u64) -> Outcome<Attributes> {
-    control::connect_peer_wait(vi(vi_handle)?, vi_handle)
+    let vi = vi(vi_handle)?;
+    if vi.device.is_attached() {
+        return calls::connect_peer_wait(vi, vi_handle);
+    }
+    control::connect_peer_wait(vi, vi_handle)
 }
 
 /// Ends a connection and flushes both queues (VIPL 3.3.5).
 pub fn disconnect(handle: u64) -> Outcome<()> {
-    control::disconnect(vi(handle)?, handle)
+    let vi = vi(handle)?;
+    if vi.device.is_attached() {
+        return calls::disconnect(vi, handle);
+    }
+    control::disconnect(vi, handle)
 }

@@ -26,24 +26,49 @@ use crate::discovery::Discovery;
 use crate::doorbell::MAX_VI;
 use crate::neighbours::Neighbours;
 use crate::poller::Poller;
+use crate::sync::Ordering;
 use crate::sys::random_bytes;
+
+/// A part of a message between two applications of a datapath process: so much is moved by one
+/// system call where memory is not shared.
+const SERVED_PART_BYTES: u32 = 256 * 1024;
 
 /// A FARP-REQ waits so long for its answer, which is a frame's way there and back.
 const FARP_TIMEOUT_NS: u64 = 250_000_000;
 
 /// Why a NIC could not be opened, and what to do about it.
 #[derive(Debug)]
-pub struct OpenError(String);
+pub struct OpenError {
+    text: String,
+    unknown_name: bool,
+}
 
 impl OpenError {
     pub(crate) fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
+        Self {
+            text: text.into(),
+            unknown_name: false,
+        }
+    }
+
+    /// The datapath process has no NIC of this name.
+    pub(crate) fn unknown_name(text: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            unknown_name: true,
+        }
+    }
+
+    /// Is it no more than a name that the datapath process does not know?
+    #[must_use]
+    pub fn is_unknown_name(&self) -> bool {
+        self.unknown_name
     }
 }
 
 impl core::fmt::Display for OpenError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -104,6 +129,10 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.max_reads_accepted = config.max_rdma_reads;
     engine_config.max_unanswered = config.max_in_flight;
     engine_config.recovery = config.recovery_config();
+    engine_config.shortcut = config.shortcut;
+    if device.served.load(Ordering::Relaxed) {
+        engine_config.shortcut_bytes = SERVED_PART_BYTES;
+    }
     let neighbours = neighbours(config, station.id)?;
     let (port_name, node_name) = (engine_config.port_name, engine_config.node_name);
     log::info!(

@@ -1,6 +1,7 @@
 //! The one poll loop: frames in, timers, doorbells, frames out.
 
 use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use fcvi_frame::fc::NPortId;
 use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
@@ -31,6 +32,10 @@ const HOUSEKEEPING_LOOKS: u32 = 4;
 /// Where time is measured: turns that find nothing between two readings, about a microsecond.
 const IDLE_TURNS: u32 = 16;
 
+/// One turn in so many is timed: a prime, so that it is not always a turn that looks after the
+/// house, nor always the same one of a program's rhythm.
+const TURNS_PER_TIMED: u64 = 61;
+
 /// Looks for frames in one turn that finds none.
 const RX_LOOKS: u32 = 4;
 
@@ -55,6 +60,9 @@ pub(crate) struct Poller {
     /// Turns taken, and turns that did something.
     pub(crate) turns: u64,
     pub(crate) busy_turns: u64,
+    /// Of some busy turns, how many they were and how long they took.
+    pub(crate) timed_turns: u64,
+    pub(crate) timed_ns: u64,
     /// What keeps our N_Port_ID ours.
     _claim: Option<OwnedFd>,
 }
@@ -81,6 +89,8 @@ impl Poller {
             failure: None,
             turns: 0,
             busy_turns: 0,
+            timed_turns: 0,
+            timed_ns: 0,
             _claim: claim,
         }
     }
@@ -91,7 +101,28 @@ impl Poller {
     /// and the call that waits for it.
     #[inline]
     pub(crate) fn turn(&mut self, doorbells: &Doorbells) -> bool {
+        if self.turns.is_multiple_of(TURNS_PER_TIMED) {
+            return self.timed_turn(doorbells);
+        }
+        self.take_turn(doorbells)
+    }
+
+    /// One turn of which it is known how long it took.
+    #[inline(never)]
+    fn timed_turn(&mut self, doorbells: &Doorbells) -> bool {
+        let begun = Instant::now();
+        let worked = self.take_turn(doorbells);
+        if worked {
+            self.timed_turns += 1;
+            self.timed_ns += begun.elapsed().as_nanos() as u64;
+        }
+        worked
+    }
+
+    #[inline]
+    fn take_turn(&mut self, doorbells: &Doorbells) -> bool {
         self.turns += 1;
+        self.path.mover.begin_turn();
         let mut worked = false;
         while let Some(mbuf) = self.rx.pop() {
             self.path.port.free(mbuf);
@@ -104,11 +135,17 @@ impl Poller {
         }
         let now_ns = self.clock.last_ns();
         doorbells.drain(|vi| self.path.enqueue(ViIndex(vi)));
+        if !self.path.clients.is_empty() {
+            worked |= self.path.take_submissions();
+        }
         if !self.path.run.is_empty() {
             worked |= self.serve(now_ns);
             self.settle(now_ns);
         }
         self.worked = self.receive(now_ns) || worked;
+        if !self.path.clients.is_empty() {
+            self.path.settle_clients();
+        }
         self.busy_turns += u64::from(self.worked);
         self.worked
     }
@@ -193,6 +230,9 @@ impl Poller {
                 return false;
             }
         }
+        if let Some(tap) = &mut self.path.tap {
+            tap.received(&self.rx);
+        }
         let waiting = self.path.run.len();
         let mut discovered = false;
         for mbuf in self.rx.iter() {
@@ -220,7 +260,7 @@ impl Poller {
     fn serve(&mut self, now_ns: u64) -> bool {
         let mut worked = false;
         for _ in 0..self.path.run.len().min(TURN_BUDGET_VIS) {
-            let Some(vi) = self.path.run.pop_front() else {
+            let Some(vi) = self.path.run.pop() else {
                 break;
             };
             // Before it is served: the engine may ask for it again meanwhile.

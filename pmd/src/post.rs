@@ -7,6 +7,7 @@
 use crate::descriptor::{
     ALIGNMENT_BYTES, CONTROL_BYTES, ControlSegment, DataSegment, SEGMENT_BYTES, control, status,
 };
+use crate::memory::place::Here;
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
 use crate::queue::Slot;
@@ -88,8 +89,7 @@ impl Header {
     }
 
     fn begin(&self, slot: &mut Slot) {
-        slot.address = self.address;
-        slot.handle = self.handle;
+        slot.begin(self.address, self.handle);
         slot.control = self.control.control;
         slot.immediate = self.control.immediate_data;
         slot.length_bytes = 0;
@@ -276,12 +276,37 @@ pub(crate) fn still_valid(
     if slot.epoch == epoch {
         return true;
     }
-    let valid = regions.check(slot.handle, tag, slot.address, CONTROL_BYTES, Access::Write)
-        && segments_valid(slot, regions, tag, access);
+    // What an application submitted has its descriptor there, not here.
+    let valid = if tag.is_client() {
+        let (valid, here) = find_segments(slot, regions, tag, access);
+        slot.note_here(here);
+        valid
+    } else {
+        regions.check(slot.handle, tag, slot.address, CONTROL_BYTES, Access::Write)
+            && segments_valid(slot, regions, tag, access)
+    };
     if valid {
         slot.epoch = epoch;
     }
     valid
+}
+
+/// May the data segments of an application's slot be used so? And where the only one is, if it is
+/// mapped here.
+#[inline]
+fn find_segments(
+    slot: &Slot,
+    regions: &RegionTable,
+    tag: TagCheck,
+    access: Access,
+) -> (bool, Option<Here>) {
+    match slot.data() {
+        [only] if only.length > 0 => {
+            // SAFETY: only who holds the turn has a reference to a slot that is posted.
+            unsafe { regions.find(only, tag, access) }
+        }
+        _ => (segments_valid(slot, regions, tag, access), None),
+    }
 }
 
 /// Where in a descriptor's data segments a message has got to.
@@ -303,33 +328,57 @@ impl Cursor {
         length_bytes: usize,
         mut step: impl FnMut(u64, core::ops::Range<usize>),
     ) -> bool {
-        if self.at_bytes != offset_bytes {
-            *self = Self::default();
-            if !self.skip(segments, offset_bytes) {
-                return false;
-            }
+        if !self.seek(segments, offset_bytes) {
+            return false;
         }
         let mut done = 0usize;
         while done < length_bytes {
-            let Some(segment) = segments.get(self.segment as usize) else {
+            let Some(piece) = self.piece(segments, length_bytes - done) else {
                 return false;
             };
+            let next = done + piece.length as usize;
+            step(piece.address, done..next);
+            done = next;
+        }
+        true
+    }
+
+    /// Goes to `offset_bytes`, if it is not there. False if the segments end before.
+    #[inline]
+    pub(crate) fn seek(&mut self, segments: &[DataSegment], offset_bytes: u32) -> bool {
+        if self.at_bytes == offset_bytes {
+            return true;
+        }
+        *self = Self::default();
+        self.skip(segments, offset_bytes)
+    }
+
+    /// The next piece that lies in one segment, of one byte or more and at most so many, and goes
+    /// behind it. `None`: the segments end here.
+    #[inline]
+    pub(crate) fn piece(
+        &mut self,
+        segments: &[DataSegment],
+        at_most_bytes: usize,
+    ) -> Option<DataSegment> {
+        loop {
+            let segment = segments.get(self.segment as usize)?;
             let left = segment.length - self.inside_bytes;
             if left == 0 {
                 self.segment += 1;
                 self.inside_bytes = 0;
                 continue;
             }
-            let piece = (left as usize).min(length_bytes - done);
-            step(
-                segment.address + u64::from(self.inside_bytes),
-                done..done + piece,
-            );
-            done += piece;
-            self.inside_bytes += piece as u32;
+            let length = (left as usize).min(at_most_bytes) as u32;
+            let address = segment.address + u64::from(self.inside_bytes);
+            self.inside_bytes += length;
+            self.at_bytes += length;
+            return Some(DataSegment {
+                address,
+                handle: segment.handle,
+                length,
+            });
         }
-        self.at_bytes = offset_bytes + length_bytes as u32;
-        true
     }
 
     fn skip(&mut self, segments: &[DataSegment], mut bytes: u32) -> bool {

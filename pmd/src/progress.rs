@@ -18,6 +18,8 @@
 //!
 //! *Pinned*: the NIC's thread polls on its core and never sleeps.
 //!
+//! A NIC of a datapath process is polled by a thread of that (`attach/cores.rs`), which may sleep.
+//!
 //! A second thread calls the error handlers, so that no handler runs in a turn.
 
 use std::sync::OnceLock;
@@ -28,11 +30,15 @@ use pmd_port::WakeSource;
 
 use crate::config::Progress;
 use crate::device::Device;
+use crate::driver::Driver;
 use crate::open::OpenError;
-use crate::poller::Poller;
 use crate::sleepers::Event;
 use crate::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
 use crate::sys;
+
+mod core_rest;
+
+pub(crate) use core_rest::CoreRest;
 
 /// How often the port's upkeep runs.
 const UPKEEP: Duration = Duration::from_millis(50);
@@ -52,23 +58,25 @@ pub(crate) struct Rest {
     attends: AtomicBool,
     /// Wakes a thread that sleeps on a port's descriptor.
     event: OnceLock<sys::Event>,
+    /// The core of a datapath process that polls the NIC.
+    pub(crate) core: CoreRest,
 }
 
 impl Rest {
     /// The program polls again: whoever sleeps on the port is sent back to looking.
     #[inline]
-    pub(crate) fn leave(&self, poller: &mut Poller) {
-        if poller.armed.is_some() {
-            self.unarm(poller);
+    pub(crate) fn leave(&self, driver: &mut Driver) {
+        if driver.armed().is_some() {
+            self.unarm(driver);
         }
     }
 
     #[cold]
-    fn unarm(&self, poller: &mut Poller) {
-        if let Some(source) = poller.armed.take() {
-            poller.path.port.disarm();
+    fn unarm(&self, driver: &mut Driver) {
+        if let Some(source) = driver.armed().take() {
+            driver.disarm();
             // Nobody has polled for as long as the thread slept: the last answer is old.
-            poller.clock.now_ns();
+            driver.refresh_clock();
             self.rouse(&source);
         }
     }
@@ -132,8 +140,8 @@ impl Rest {
     /// Gets the NIC's thread up from whatever it sleeps on.
     pub(crate) fn interrupt(&self, device: &Device) {
         self.call_in();
-        if let Some(poller) = device.hold().as_mut() {
-            self.leave(poller);
+        if let Some(driver) = device.hold().as_mut() {
+            self.leave(driver);
         }
     }
 
@@ -169,20 +177,23 @@ pub(crate) fn start(
         let event = sys::Event::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
         device.rest.event.get_or_init(|| event);
     }
-    let core = core_of(device)?;
+    let is_served = device.served.load(Ordering::Relaxed);
+    let core = if is_served { None } else { core_of(device)? };
     let name = &device.config.name;
     let spawn = |role: &str, run: Box<dyn FnOnce() + Send>| {
         let builder = std::thread::Builder::new().name(format!("{role}-{name}"));
         sys::without_signals(|| builder.spawn(run))
             .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))
     };
-    threads.push(spawn(
-        "poll",
-        Box::new(move || match core {
-            Some(core) => pinned(device, epoch, core),
-            None => inline(device, epoch),
-        }),
-    )?);
+    if !is_served {
+        threads.push(spawn(
+            "poll",
+            Box::new(move || match core {
+                Some(core) => pinned(device, epoch, core),
+                None => inline(device, epoch),
+            }),
+        )?);
+    }
     threads.push(spawn(
         "events",
         Box::new(move || crate::instance::deliver(device, epoch)),
@@ -219,13 +230,13 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
             std::thread::yield_now();
             continue;
         };
-        if let Some(poller) = held.as_mut() {
-            poller.turn(&device.doorbells);
-            device.announce(poller);
-            let now_ns = poller.clock.last_ns();
+        if let Some(driver) = held.as_mut() {
+            driver.turn(&device.doorbells);
+            device.announce(driver);
+            let now_ns = driver.engine().map_or(0, |poller| poller.clock.last_ns());
             if now_ns >= upkeep_at_ns {
                 upkeep_at_ns = now_ns + UPKEEP.as_nanos() as u64;
-                poller.path.port.upkeep();
+                driver.upkeep();
             }
         }
         drop(held);
@@ -286,12 +297,12 @@ fn stop_draining(device: &'static Device) {
         device.rest.attend(|| {
             let mut held = device.turn.hold_as_guest();
             // A NIC without a poller went down, and its doorbells with it.
-            let Some(poller) = held.as_mut() else {
+            let Some(driver) = held.as_mut() else {
                 device.doorbells.drain(|_| ());
                 return;
             };
-            poller.turn(&device.doorbells);
-            device.announce(poller);
+            driver.turn(&device.doorbells);
+            device.announce(driver);
         });
     }
 }
@@ -302,11 +313,11 @@ fn keep_up(device: &'static Device, upkeep: &mut Instant) {
         // A program that posts meanwhile leaves its doorbell to this thread: waiting for the
         // turn could cost it a system call.
         device.rest.deaf.store(false, Ordering::Relaxed);
-        if let Some(poller) = device.turn.hold_as_guest().as_mut() {
-            poller.path.port.upkeep();
+        if let Some(driver) = device.turn.hold_as_guest().as_mut() {
+            driver.upkeep();
             // A program that polls rarely would look at clock and timers more rarely still.
-            poller.long_turn(&device.doorbells);
-            device.announce(poller);
+            driver.long_turn(&device.doorbells);
+            device.announce(driver);
         }
         stop_draining(device);
     }
@@ -322,12 +333,12 @@ fn take_over(device: &'static Device, epoch: u32, mut seen: Seen, upkeep: &mut I
         device.rest.deaf.store(false, Ordering::Relaxed);
         if let Some(mut held) = device.turn.try_hold_as_guest()
             && device.runs(epoch)
-            && let Some(poller) = held.as_mut()
+            && let Some(driver) = held.as_mut()
         {
-            if poller.turn(&device.doorbells) {
+            if driver.turn(&device.doorbells) {
                 idle_since = Instant::now();
             }
-            device.announce(poller);
+            device.announce(driver);
         }
         let now = Seen::of(device);
         if now.activity != seen.activity && now.bell == seen.bell {
@@ -363,47 +374,40 @@ fn rest(device: &'static Device, epoch: u32, idle: Duration) {
 /// What to sleep on and how long, unless something is to be done first.
 fn lie_down(device: &'static Device, epoch: u32, idle: Duration) -> Option<(WakeSource, Duration)> {
     let mut held = device.turn.hold_as_guest();
-    let poller = held.as_mut()?;
+    let driver = held.as_mut()?;
     if !device.runs(epoch) {
         return None;
     }
-    let source = poller.path.port.arm();
+    let source = driver.arm();
     device.rest.go_deaf();
-    let worked = poller.long_turn(&device.doorbells);
-    device.announce(poller);
+    let worked = driver.long_turn(&device.doorbells);
+    device.announce(driver);
     if worked {
-        poller.path.port.disarm();
+        driver.disarm();
         return None;
     }
-    poller.armed = Some(source.clone());
-    Some((source, longest_rest(poller, idle)))
+    *driver.armed() = Some(source.clone());
+    Some((source, longest_rest(driver, idle)))
 }
 
 fn get_up(device: &'static Device, epoch: u32) {
     let mut held = device.turn.hold_as_guest();
     // In a later epoch the port and who sleeps on it are another's.
-    if let Some(poller) = held.as_mut()
+    if let Some(driver) = held.as_mut()
         && device.runs(epoch)
-        && poller.armed.take().is_some()
+        && driver.armed().take().is_some()
     {
-        poller.path.port.disarm();
-        poller.clock.now_ns();
+        driver.disarm();
+        driver.refresh_clock();
     }
 }
 
 /// How long the thread may sleep if no frame comes.
-fn longest_rest(poller: &mut Poller, idle: Duration) -> Duration {
-    let now_ns = poller.clock.now_ns();
-    let discovery = poller.discovery.as_ref().and_then(|d| d.poll_timeout());
-    let timers = [poller.engine.poll_timeout(), discovery];
-    let timer = timers
-        .into_iter()
-        .flatten()
-        .min()
-        .map_or(UPKEEP, |at| Duration::from_nanos(at.saturating_sub(now_ns)));
+fn longest_rest(driver: &mut Driver, idle: Duration) -> Duration {
+    let timer = driver.until_timer_ns().map_or(UPKEEP, Duration::from_nanos);
     // A port wakes nobody when it has room again: what waits for room is tried once more
     // after a part of the time that it waited already.
-    let room = if poller.has_unsent() {
+    let room = if driver.has_unsent() {
         idle / 4
     } else {
         UPKEEP
@@ -415,7 +419,9 @@ fn longest_rest(poller: &mut Poller, idle: Duration) -> Duration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedOut;
 
-/// Polls until `look` finds something: spins for the configured time, then sleeps.
+/// Polls until `look` finds something: spins for the configured time, then sleeps. On a NIC of a
+/// datapath process, whose core polls, it looks once and sleeps: each look may take the turn from
+/// everybody.
 /// `event`: what may have happened when `look` finds something that it did not find before.
 /// `limit`: `None` waits for ever.
 pub(crate) fn wait<T>(
@@ -424,6 +430,9 @@ pub(crate) fn wait<T>(
     limit: Option<Duration>,
     mut look: impl FnMut() -> Option<T>,
 ) -> Result<T, TimedOut> {
+    if device.served.load(Ordering::Relaxed) {
+        return wait_beside_core(device, event, limit, look);
+    }
     let start = Instant::now();
     let spin = Duration::from_micros(device.config.spin_us);
     loop {
@@ -456,6 +465,31 @@ pub(crate) fn wait<T>(
         if left == Some(Duration::ZERO) {
             return Err(TimedOut);
         }
+    }
+}
+
+fn wait_beside_core<T>(
+    device: &'static Device,
+    event: Event,
+    limit: Option<Duration>,
+    mut look: impl FnMut() -> Option<T>,
+) -> Result<T, TimedOut> {
+    let start = Instant::now();
+    let mut left = limit;
+    if left == Some(Duration::ZERO) {
+        return look().ok_or(TimedOut);
+    }
+    // What the call has done so far is the core's to go on with.
+    device.rest.core.rouse();
+    loop {
+        let left_ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        if let Some(found) = device.sleepers.sleep(event, left_ns, &mut look, || ()) {
+            return Ok(found);
+        }
+        if left == Some(Duration::ZERO) {
+            return Err(TimedOut);
+        }
+        left = limit.map(|limit| limit.saturating_sub(start.elapsed()));
     }
 }
 

@@ -11,11 +11,18 @@
 use core::cell::UnsafeCell;
 
 use crossbeam_utils::CachePadded;
+use pmd_port::mapping::Watch;
 
 use crate::descriptor::{DataSegment, control};
 use crate::memory::Access;
+use crate::memory::place::Here;
 use crate::sync::{AtomicU32, Ordering};
 use crate::token::Token;
+
+mod spills;
+
+use spills::Spill;
+pub(crate) use spills::Spills;
 
 /// Data segments that a slot holds without a detour.
 pub(crate) const INLINE_SEGMENTS: usize = 4;
@@ -23,7 +30,8 @@ pub(crate) const INLINE_SEGMENTS: usize = 4;
 /// A posted descriptor: parsed and copied once. All-zero bytes are a valid slot.
 #[derive(Default)]
 pub(crate) struct Slot {
-    /// Where the application's descriptor is.
+    /// Where the program's descriptor is; beside `watch`, where an application's only data segment
+    /// is here, as it was found in the epoch.
     pub(crate) address: u64,
     /// Remote address of an RDMA operation.
     pub(crate) remote_address: u64,
@@ -45,27 +53,62 @@ pub(crate) struct Slot {
     pub(crate) status: u32,
     /// The epoch of the region table in which descriptor and segments were found valid.
     pub(crate) epoch: u32,
+    /// Of the mapping in which an application's only data segment was found.
+    watch: Option<Watch>,
     inline: [DataSegment; INLINE_SEGMENTS],
-    /// More segments than fit; grown once and kept for the slot's next uses.
-    #[allow(
-        clippy::box_collection,
-        reason = "one word in a slot of two cache lines"
-    )]
-    spill: Option<Box<Vec<DataSegment>>>,
+    /// More segments than fit. Of this program's own descriptors: grown once and kept for the
+    /// slot's next uses. Of an application's: lent by its [`Spills`] until it is complete.
+    spill: Option<Spill>,
 }
 
 impl Slot {
     /// Room for `count` data segments, to be filled by the poster.
+    #[inline]
     pub(crate) fn segments_mut(&mut self, count: usize) -> &mut [DataSegment] {
         self.segments = count as u16;
         if count <= INLINE_SEGMENTS {
             return &mut self.inline[..count];
         }
+        self.spilled(count)
+    }
+
+    #[cold]
+    fn spilled(&mut self, count: usize) -> &mut [DataSegment] {
         let spill = self.spill.get_or_insert_default();
         if spill.len() < count {
+            spill.reserve_exact(count - spill.len());
             spill.resize(count, DataSegment::default());
         }
         &mut spill[..count]
+    }
+
+    /// The descriptor is there; nothing has been found out about its data.
+    #[inline]
+    pub(crate) fn begin(&mut self, address: u64, handle: u32) {
+        (self.address, self.handle, self.watch) = (address, handle, None);
+    }
+
+    /// An application's descriptor was found valid, its only data segment here; or not.
+    #[inline]
+    pub(crate) fn note_here(&mut self, here: Option<Here>) {
+        self.address = here.map_or(0, |here| here.address);
+        self.watch = here.map(|here| here.watch);
+    }
+
+    /// Where so many bytes of its data are, from there on, if they are an application's and were
+    /// found here, in the epoch of the slot.
+    #[inline]
+    pub(crate) fn here(&self, offset_bytes: u32, bytes: u32) -> Option<u64> {
+        let end_bytes = offset_bytes.checked_add(bytes)?;
+        let is_here = end_bytes <= self.inline[0].length && !self.watch?.is_lost();
+        is_here.then_some(self.address + u64::from(offset_bytes))
+    }
+
+    /// The descriptor is to fail as it is: its segments are not needed, nor is room for them.
+    #[cold]
+    pub(crate) fn forget_segments(&mut self) {
+        self.segments = 0;
+        self.spill = None;
     }
 
     /// What the operation of a send queue does with the data segments.
@@ -138,8 +181,8 @@ impl WorkQueue {
         let depth = limit.max(2).next_power_of_two();
         let slots = Box::<[UnsafeCell<Slot>]>::new_zeroed_slice(depth as usize);
         Self {
-            // SAFETY: integers, `DataSegment`s of integers and an `Option<Box>` are all
-            // valid as zero bytes.
+            // SAFETY: integers, `DataSegment`s of integers, an `Option<Box>` and an `Option` of a
+            // transparent reference are all valid as zero bytes.
             slots: unsafe { slots.assume_init() },
             mask: depth - 1,
             limit,
@@ -268,6 +311,85 @@ impl WorkQueue {
         found
     }
 
+    /// As [`WorkQueue::reap`], for who wants more of the slot: it is given back after `read`.
+    #[inline]
+    pub(crate) fn reap_slot<R>(
+        &self,
+        end: &mut ReapEnd,
+        read: impl FnOnce(&Slot) -> R,
+    ) -> Option<R> {
+        let at = end.reaped;
+        // Acquire: partner of the Release store in `complete_head`.
+        if at == self.completed.load(Ordering::Acquire) {
+            return None;
+        }
+        // SAFETY: between `reaped` and `completed` the slot is the reaper's, and `end`
+        // shows that this thread is the reaper.
+        let found = read(unsafe { &*self.slot(at) });
+        end.reaped = at.wrapping_add(1);
+        // Release: partner of the Acquire load in `post`.
+        self.reaped.store(end.reaped, Ordering::Release);
+        Some(found)
+    }
+
+    /// Completes the head and reaps it, as one: for the poller, where it is the reaper too and
+    /// nothing else waits to be reaped. What is in the slot is lost; the room that it was lent
+    /// goes back to `spills`. Returns the sequence number of the descriptor on this queue.
+    #[inline]
+    pub(crate) fn retire_head(&self, end: &mut ReapEnd, spills: &mut Spills) -> u32 {
+        let at = self.complete_head();
+        debug_assert_eq!(at, end.reaped, "nothing else is to be reaped");
+        // SAFETY: the slot is complete and not reaped, so the reaper's, and `end` shows that
+        // this thread is the reaper.
+        spills.take_back(unsafe { &mut *self.slot(at) });
+        end.reaped = at.wrapping_add(1);
+        // Release: partner of the Acquire load in `post`.
+        self.reaped.store(end.reaped, Ordering::Release);
+        at
+    }
+
+    /// Reaps all that is complete, which nobody asks for any more, and frees what the slots hold
+    /// beyond themselves.
+    pub(crate) fn clear(&self, end: &mut ReapEnd) {
+        // Acquire: partner of the Release store in `complete_head`.
+        while end.reaped != self.completed.load(Ordering::Acquire) {
+            // SAFETY: between `reaped` and `completed` the slot is the reaper's, and `end`
+            // shows that this thread is the reaper.
+            unsafe { &mut *self.slot(end.reaped) }.spill = None;
+            end.reaped = end.reaped.wrapping_add(1);
+            // Release: partner of the Acquire load in `post`.
+            self.reaped.store(end.reaped, Ordering::Release);
+        }
+    }
+
+    /// Slots that hold room for segments beyond themselves.
+    ///
+    /// # Safety
+    /// No other thread uses the queue.
+    #[cfg(test)]
+    pub(crate) unsafe fn spilled(&self) -> usize {
+        // SAFETY: our caller is alone with the slots.
+        let has_spill = |slot: &&UnsafeCell<Slot>| unsafe { (*slot.get()).spill.is_some() };
+        self.slots.iter().filter(has_spill).count()
+    }
+
+    /// Descriptors that are posted and not complete.
+    pub(crate) fn depth(&self) -> u32 {
+        let completed = self.completed.load(Ordering::Acquire);
+        self.posted.load(Ordering::Acquire).wrapping_sub(completed)
+    }
+
+    /// How many descriptors were ever posted.
+    pub(crate) fn posted(&self) -> u32 {
+        self.posted.load(Ordering::Acquire)
+    }
+
+    /// Is what was posted when [`WorkQueue::posted`] said so complete?
+    pub(crate) fn is_complete_to(&self, posted: u32) -> bool {
+        let completed = self.completed.load(Ordering::Acquire);
+        completed.wrapping_sub(posted) < u32::MAX / 2
+    }
+
     /// True if nothing is posted that was not reaped (VIPL 3.7.3).
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -284,7 +406,12 @@ impl WorkQueue {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use pmd_port::mapping::Mapping;
+
     use super::*;
+    use crate::memory::testkit::sealed_file;
 
     fn complete(queue: &WorkQueue, status: u32) -> u32 {
         // SAFETY: single-threaded test.
@@ -372,6 +499,27 @@ mod tests {
             );
         }
         assert_eq!(slot.spill.as_ref().map(|s| s.len()), Some(300));
+    }
+
+    /// The place of a VI, and its slots, go from an application to another one, or to the program.
+    #[test]
+    fn where_data_was_found_is_forgotten_with_its_descriptor() {
+        let file = sealed_file(4096);
+        let memory = Mapping::shared(file.as_fd(), 0, 4096).unwrap();
+        let address = memory.as_ptr().as_ptr().expose_provenance() as u64;
+        let watch = memory.watch().unwrap();
+        let mut slot = Slot::default();
+        slot.begin(0, 0);
+        slot.segments_mut(1)[0].length = 64;
+        assert_eq!(slot.here(0, 64), None, "not looked for");
+        slot.note_here(Some(Here { address, watch }));
+        assert_eq!(slot.here(0, 64), Some(address));
+        assert_eq!(slot.here(60, 4), Some(address + 60));
+        assert_eq!(slot.here(60, 5), None, "behind the segment");
+        assert_eq!(slot.here(u32::MAX, 2), None, "a sum that wraps");
+        slot.begin(0x1000, 7);
+        slot.segments_mut(1)[0].length = 64;
+        assert_eq!(slot.here(0, 64), None, "another descriptor");
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(crate) struct Event(u32);
 impl Event {
     /// Nothing.
     pub(crate) const NONE: Event = Event(0);
-    /// A connection request, the outcome of a connection call, another state of a VI.
+    /// Who waits for a connection, a port or a host should look, whatever for: each does.
     pub(crate) const CONTROL: Event = Event(1);
     /// Whatever anybody sleeps for.
     pub(crate) const ALL: Event = Event(u32::MAX);
@@ -37,6 +37,21 @@ impl Event {
     pub(crate) const fn on_completion_queue(index: u32) -> Self {
         // Other bits than those of the first VIs, for a program that has few of both.
         Self::numbered(index.wrapping_add(16))
+    }
+
+    /// Another state of this VI, or the outcome of a connection call on it.
+    pub(crate) const fn on_connection(vi: u32) -> Self {
+        Self::numbered(vi.wrapping_add(8))
+    }
+
+    /// A request for this listener.
+    pub(crate) const fn on_listener(number: u64) -> Self {
+        Self::numbered((number % 31) as u32)
+    }
+
+    /// Both.
+    pub(crate) const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     const fn numbered(number: u32) -> Self {
@@ -131,6 +146,8 @@ mod tests {
                 Event::on_work_queue(number, false),
                 Event::on_work_queue(number, true),
                 Event::on_completion_queue(number),
+                Event::on_connection(number),
+                Event::on_listener(number.into()),
             ] {
                 assert_eq!(event.0.count_ones(), 1);
                 assert_ne!(event, Event::CONTROL);

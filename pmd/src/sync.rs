@@ -3,7 +3,7 @@
 //! `tests/loom` has a door of its own, with loom's atomics, for the modules that take everything from here.
 
 pub(crate) use core::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };
 
 pub(crate) use core::hint::spin_loop;

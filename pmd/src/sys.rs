@@ -24,6 +24,83 @@ pub(crate) fn random_bytes(out: &mut [u8]) {
     }
 }
 
+/// Lets another process reach our memory by process_vm_readv(2), where Yama is in force; without
+/// it there is nothing to allow.
+pub(crate) fn allow_tracing_by(pid: libc::pid_t) {
+    let pid = libc::c_ulong::try_from(pid).unwrap_or(0);
+    // SAFETY: integers only.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, pid, 0, 0, 0) };
+}
+
+/// A descriptor to be asked whether it is readable or over.
+fn entry(fd: RawFd) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+/// Sleeps until one of these descriptors is readable or over.
+pub(crate) fn await_any(fds: [RawFd; 2]) {
+    let mut fds = fds.map(entry);
+    // SAFETY: two entries of this frame. It ends early only for a signal.
+    while unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) } <= 0 {}
+}
+
+/// Sleeps until this descriptor is readable or over, or for `limit`.
+pub(crate) fn await_one(fd: RawFd, limit: Duration) {
+    let mut fd = entry(fd);
+    let limit_ms = libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: one entry of this frame. It may end early for a signal.
+    unsafe { libc::poll(&raw mut fd, 1, limit_ms) };
+}
+
+/// A descriptor that becomes readable when the process ends that has this number now.
+pub(crate) fn process(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open(2) takes two integers and gives a new descriptor or -1.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Has this process ended?
+pub(crate) fn is_over(process: &OwnedFd) -> bool {
+    let mut fd = entry(process.as_raw_fd());
+    // SAFETY: one entry of this frame; it waits for nothing.
+    unsafe { libc::poll(&raw mut fd, 1, 0) != 0 }
+}
+
+/// Lets this process have as many open descriptors as it may at all: raises the soft limit of
+/// `RLIMIT_NOFILE` to the hard one. Gives both, the soft one first.
+///
+/// # Errors
+/// What getrlimit(2) and setrlimit(2) say.
+pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: a structure of this frame is written.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: a structure of this frame is read.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((before, limit.rlim_cur))
+}
+
+mod bell;
+
+pub(crate) use bell::{Bell, Bells};
+
 /// Something to sleep on beside a port's descriptor.
 pub(crate) struct Event(OwnedFd);
 
@@ -38,6 +115,13 @@ impl Event {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    /// Forgets that it was signalled.
+    pub(crate) fn clear(&self) {
+        let mut count = [0u8; 8];
+        // SAFETY: 8 bytes of this frame, from a non-blocking eventfd.
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
+    }
+
     /// Wakes the thread that sleeps on this event, or the next one that does.
     pub(crate) fn signal(&self) {
         let one = 1u64.to_ne_bytes();
@@ -46,26 +130,43 @@ impl Event {
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
+    /// The same event under another descriptor.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        self.0.try_clone().map(Self)
+    }
+
     /// Sleeps until the event is signalled, `other` is readable (if there is one), or for
     /// `limit`.
     pub(crate) fn sleep(&self, other: Option<RawFd>, limit: Duration) {
         // poll(2) passes over a negative descriptor.
-        let mut fds = [self.0.as_raw_fd(), other.unwrap_or(-1)].map(|fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        });
+        let mut fds = [self.0.as_raw_fd(), other.unwrap_or(-1)].map(entry);
+        self.sleep_on(&mut fds, limit);
+    }
+
+    /// As [`Event::sleep`], beside any number of descriptors.
+    pub(crate) fn sleep_beside(&self, others: &[RawFd], limit: Duration) {
+        let fds = core::iter::once(self.0.as_raw_fd()).chain(others.iter().copied());
+        self.sleep_on(&mut fds.map(entry).collect::<Vec<_>>(), limit);
+    }
+
+    /// Sleeps until any of the entries is ready; the first is our own.
+    fn sleep_on(&self, fds: &mut [libc::pollfd], limit: Duration) {
         let limit = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,
             tv_nsec: limit.subsec_nanos().into(),
         };
-        // SAFETY: two entries and a time of this frame; no signal mask.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &limit, core::ptr::null()) };
-        if fds[0].revents != 0 {
-            let mut count = [0u8; 8];
-            // SAFETY: 8 bytes of this frame, from a non-blocking eventfd.
-            unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
+        let count = fds.len() as libc::nfds_t;
+        // SAFETY: so many entries and a time, which live during the call; no signal mask.
+        unsafe { libc::ppoll(fds.as_mut_ptr(), count, &limit, core::ptr::null()) };
+        if fds.first().is_some_and(|own| own.revents != 0) {
+            self.clear();
         }
+    }
+}
+
+impl AsRawFd for Event {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 
@@ -190,5 +291,12 @@ mod tests {
         let thread = without_signals(|| std::thread::spawn(blocked));
         assert!(thread.join().unwrap());
         assert!(!blocked());
+    }
+
+    #[test]
+    fn the_limit_of_descriptors_is_as_high_as_it_can_be() {
+        let (before, now) = raise_descriptor_limit().unwrap();
+        assert!(before <= now);
+        assert_eq!(raise_descriptor_limit().unwrap(), (now, now));
     }
 }

@@ -261,6 +261,45 @@ impl<T> Token<T> {
     }
 }
 
+/// Biases of many tokens that end together, when this is dropped: by one barrier, where whoever
+/// takes them one after the other causes one for each. Nobody gets into them meanwhile but who is
+/// inside already; no token is waited for.
+#[derive(Default)]
+pub(crate) struct Unbias<'a> {
+    /// The `held` of each, which we hold.
+    held: Vec<&'a AtomicBool>,
+}
+
+impl<'a> Unbias<'a> {
+    /// Ends the bias of this token, too, if it is that of another thread.
+    pub(crate) fn add<T>(&mut self, token: &'a Token<T>) {
+        let owner = token.owner.load(Ordering::Relaxed) & !SEAT_MASK;
+        if owner == 0 || owner == thread_number() {
+            return;
+        }
+        // Acquire: as in `take`. Whoever has it sees to the bias.
+        if !token.held.swap(true, Ordering::Acquire) {
+            token.owner.store(0, Ordering::Relaxed);
+            self.held.push(&token.held);
+        }
+    }
+}
+
+impl Drop for Unbias<'_> {
+    fn drop(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        // As in `settle`, where whoever comes next finds no owner and needs no barrier of its
+        // own: ours comes before `held` is given back.
+        heavy_barrier();
+        for held in &self.held {
+            // Release: partner of the Acquire swap in `take`.
+            held.store(false, Ordering::Release);
+        }
+    }
+}
+
 /// The right to use the value until dropped.
 pub(crate) struct Held<'a, T> {
     token: &'a Token<T>,
@@ -408,6 +447,37 @@ mod tests {
         }
         drop(inside);
         assert!(token.try_hold_as_guest().is_some());
+    }
+
+    #[test]
+    fn biases_of_others_end_together_and_ones_own_stays() {
+        crate::sync::register_barrier();
+        let tokens: Vec<_> = (0..5).map(|_| Arc::new(Token::new(0u64))).collect();
+        let own = |token: &Token<u64>| {
+            for _ in 0..=FIRST_STREAK {
+                *token.hold() += 1;
+            }
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| tokens[1..].iter().for_each(|token| own(token)));
+            other.join().unwrap();
+        });
+        own(&tokens[0]);
+        let owned = |at: usize| tokens[at].owner.load(Ordering::Relaxed) != 0;
+        assert!((0..5).all(owned));
+        let held = tokens[4].hold();
+        assert!(!owned(4));
+        let mut unbias = Unbias::default();
+        tokens.iter().for_each(|token| unbias.add(token));
+        assert_eq!(unbias.held.len(), 3, "mine, and one that is held, are left");
+        assert!(tokens[1].try_hold().is_none(), "not before the barrier");
+        drop(unbias);
+        assert!(owned(0) && !(1..5).any(owned));
+        drop(held);
+        for token in &tokens {
+            *token.try_hold().unwrap() += 1;
+            assert_eq!(*token.hold(), u64::from(FIRST_STREAK) + 2);
+        }
     }
 
     #[test]

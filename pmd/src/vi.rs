@@ -12,7 +12,7 @@ use crate::notify::{CqSource, NotifySlot, ViNotify};
 use crate::queue::{PostEnd, ReapEnd, WorkQueue};
 use crate::sleepers::Event;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use crate::token::Held;
+use crate::token::{Held, Unbias};
 
 /// What a handle names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl RawHandle {
 }
 
 /// Attributes of a VI as the consumer gave them (VIPL 4.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ViSettings {
     /// Reliability level bit.
     pub reliability: u16,
@@ -92,6 +92,10 @@ pub(crate) struct ViShared {
     pub(crate) reads: AtomicBool,
     pub(crate) send_cq: AtomicU64,
     pub(crate) recv_cq: AtomicU64,
+    /// The handle that the datapath process has for it, if there is one.
+    pub(crate) remote: AtomicU64,
+    /// How often its connection was ended from this side; for an application that is served.
+    pub(crate) disconnects: AtomicU32,
     pub(crate) settings: Mutex<ViSettings>,
     pub(crate) send: WorkQueue,
     pub(crate) recv: WorkQueue,
@@ -115,6 +119,8 @@ impl ViShared {
             reads: AtomicBool::new(false),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),
+            remote: AtomicU64::new(0),
+            disconnects: AtomicU32::new(0),
             settings: Mutex::new(ViSettings::default()),
             send: WorkQueue::new(depth),
             recv: WorkQueue::new(depth),
@@ -130,6 +136,7 @@ impl ViShared {
         self.state
             .store(EndpointState::Idle as u8, Ordering::Relaxed);
         self.broken.store(false, Ordering::Relaxed);
+        self.disconnects.store(0, Ordering::Relaxed);
         // Release: partner of the Acquire load in `is_live`.
         self.live.store(handle, Ordering::Release);
         handle
@@ -137,6 +144,11 @@ impl ViShared {
 
     pub(crate) fn retire(&self) {
         self.live.store(0, Ordering::Release);
+    }
+
+    /// Takes [`Self::retire`] back.
+    pub(crate) fn resume(&self, handle: u64) {
+        self.live.store(handle, Ordering::Release);
     }
 
     #[inline]
@@ -169,9 +181,20 @@ impl ViShared {
 
     /// Keeps everybody from posting and reaping.
     pub(crate) fn close_ends(&self) -> ClosedEnds<'_> {
+        let mut unbias = Unbias::default();
+        self.unbias_ends(&mut unbias);
+        drop(unbias);
         ClosedEnds {
             _post: [self.send.post_end.hold(), self.recv.post_end.hold()],
             _reap: [self.send.reap_end.hold(), self.recv.reap_end.hold()],
+        }
+    }
+
+    /// Before [`Self::close_ends`] of many VIs: what that costs each time is paid once for all.
+    pub(crate) fn unbias_ends<'a>(&'a self, unbias: &mut Unbias<'a>) {
+        for queue in [&self.send, &self.recv] {
+            unbias.add(&queue.post_end);
+            unbias.add(&queue.reap_end);
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use vi_engine::EndpointState;
 
+use crate::attach::calls;
 use crate::control::{ControlError, Outcome};
 use crate::descriptor::RawDescriptor;
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
@@ -56,14 +57,9 @@ impl ViShared {
 
     #[inline]
     fn rules(&self) -> PostRules<'_> {
-        let tag = self.tag.load(Ordering::Relaxed);
         PostRules {
             regions: &self.device.regions,
-            tag: if tag == 0 {
-                TagCheck::Lenient
-            } else {
-                TagCheck::Tag(tag)
-            },
+            tag: TagCheck::tag(self.tag.load(Ordering::Relaxed)),
             max_segments: self.device.config.max_segments_per_descriptor,
             max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
             reads: &self.reads,
@@ -125,6 +121,11 @@ impl ViShared {
 /// Posts a descriptor (VIPL 3.5.1, 3.5.4). What is wrong with it is told by its status,
 /// or by an asynchronous error if it cannot even be read.
 ///
+/// # Errors
+/// [`ControlError::InvalidParameter`]: no such VI. [`ControlError::Resource`]: the queue is full and
+/// `when_full` says so, or the datapath process allows this program no more descriptors
+/// (`max_descriptors` of its quota); nothing is posted, and the VI stays what it is.
+///
 /// # Safety
 /// Until it is reaped, the descriptor and its buffers belong to the provider. The region of
 /// the descriptor is not deregistered by another thread while this call runs.
@@ -151,9 +152,16 @@ pub unsafe fn post(
         if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
             return Err(ControlError::Resource);
         }
+        let counted = vi.device.posting();
+        if counted.is_some_and(|counted| !counted.begin()) {
+            return Err(ControlError::Resource);
+        }
         // SAFETY: passed on from our caller.
         let posted = unsafe { vi.post(queue, &mut end, address, region) };
         if let Err(code) = posted {
+            if let Some(counted) = counted {
+                counted.take_back();
+            }
             // Still under the post end: it is this VI that breaks, not its successor.
             vi.note_broken(code, address, queue);
         }
@@ -165,11 +173,30 @@ pub unsafe fn post(
         return Ok(());
     }
     match queue {
+        _ if vi.device.is_attached() => submit(vi, queue),
         Queue::Send => vi.device.kick(vi),
         Queue::Receive if vi.state() == EndpointState::Error => vi.device.flush_unconnected(vi),
         Queue::Receive => {}
     }
     Ok(())
+}
+
+/// Has what was posted submitted to the datapath process, whose engine does not see it before.
+#[inline]
+fn submit(vi: &'static ViShared, queue: Queue) {
+    match queue {
+        Queue::Send => vi.device.kick(vi),
+        // Whoever learns that this call has returned may have a message sent.
+        Queue::Receive => vi.device.submit(vi),
+    }
+    let state = vi.state();
+    let comes_back = match queue {
+        Queue::Send => state != EndpointState::Connected,
+        Queue::Receive => state == EndpointState::Error,
+    };
+    if comes_back {
+        calls::await_flush(vi, queue == Queue::Receive);
+    }
 }
 
 /// What a look at a work queue found.

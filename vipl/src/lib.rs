@@ -11,6 +11,7 @@
 //! | [`types`] | values that go in and out of the calls |
 //! | `nic`, `vi`, `cq`, `connect`, `peer` | the objects of the safe API |
 //! | `memory`, `descriptor` | registered buffers, and descriptors that own them |
+//! | [`SharedMemory`] | memory that a datapath process can map, for [`provider::register_mem`] |
 //! | `name_service` | names to host addresses, from a hosts file |
 
 mod connect;
@@ -31,5 +32,6 @@ pub use cq::CompletionQueue;
 pub use descriptor::{Completed, CompletedOperation, Descriptor, Operation, PostError, Status};
 pub use memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RemoteBuffer};
 pub use nic::{Nic, Ptag};
+pub use pmd::SharedMemory;
 pub use types::*;
 pub use vi::{Vi, ViBuilder, ViChange};

@@ -10,7 +10,6 @@
 //! A [`Buffer`] is the only owner of its bytes, so posting it (by value, inside a descriptor) is what hands them to the
 //! provider. The memory is freed when the last buffer of its region is gone.
 
-use std::alloc::{self, Layout};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -21,6 +20,9 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::{MemAttributes, MemoryHandle, Result, VipError, provider};
 
 mod attributes;
+mod pages;
+
+use pages::Pages;
 
 /// Registration works on pages; memory of its own pages shares none with an unregistered neighbour.
 const PAGE_BYTES: usize = 4096;
@@ -42,7 +44,8 @@ pub(crate) struct RegionShared {
     nic: Arc<NicShared>,
     ptag: Ptag,
     address: NonNull<u8>,
-    layout: Layout,
+    /// Taken out, and kept, if they are registered still when they should go.
+    pages: Option<Pages>,
     len_bytes: usize,
     handle: MemoryHandle,
 }
@@ -54,47 +57,53 @@ unsafe impl Send for RegionShared {}
 unsafe impl Sync for RegionShared {}
 
 impl RegionShared {
-    /// Allocates zeroed whole pages and registers `len_bytes` of them.
+    /// Allocates zeroed whole pages and registers `len_bytes` of them. Those of an attached NIC are such that the
+    /// datapath process can map them, if it can be.
     pub(crate) fn allocate(
         nic: Arc<NicShared>,
         ptag: &Ptag,
         len_bytes: usize,
         access: RdmaAccess,
     ) -> Result<Arc<Self>> {
-        if len_bytes == 0 {
-            return Err(VipError::InvalidParameter);
-        }
-        let layout = Layout::from_size_align(len_bytes, PAGE_BYTES)
-            .map_err(|_| VipError::InvalidParameter)?
-            .pad_to_align();
-        // SAFETY: the layout is not empty: `len_bytes` is not.
-        let address = unsafe { alloc::alloc_zeroed(layout) };
-        let address = NonNull::new(address).ok_or(VipError::ErrorResource)?;
         let attributes = MemAttributes {
             ptag: Some(ptag.handle()),
             rdma_write: access.write,
             rdma_read: access.read,
         };
-        let exposed = address.as_ptr().expose_provenance() as u64;
-        // SAFETY: the range is ours, and `drop` deregisters it before it is freed. What others may do with it meanwhile
-        // is what the types above the region allow for.
-        let outcome =
-            unsafe { provider::register_mem(nic.handle(), exposed, len_bytes as u64, &attributes) };
-        match outcome {
-            Ok(handle) => Ok(Arc::new(Self {
-                nic,
-                ptag: ptag.clone(),
-                address,
-                layout,
-                len_bytes,
-                handle,
-            })),
-            Err(error) => {
-                // SAFETY: allocated above with this layout, and nobody else was told of it.
-                unsafe { alloc::dealloc(address.as_ptr(), layout) };
-                Err(error)
+        let register = |pages: &Pages| {
+            let exposed = pages.address().as_ptr().expose_provenance() as u64;
+            // SAFETY: the range is ours, and `drop` deregisters it before it is freed. What others may do with it
+            // meanwhile is what the types above the region allow for.
+            unsafe { provider::register_mem(nic.handle(), exposed, len_bytes as u64, &attributes) }
+        };
+        let in_heap = || -> Result<_> {
+            let pages = Pages::of_heap(len_bytes)?;
+            let handle = register(&pages)?;
+            Ok((pages, handle))
+        };
+        let (pages, handle) = if nic.is_attached() && len_bytes > 0 {
+            let shared = Pages::shared(len_bytes).ok_or(VipError::ErrorResource);
+            match shared.and_then(|pages| Ok((register(&pages)?, pages))) {
+                Ok((handle, pages)) => (pages, handle),
+                // It may be the descriptors, of which memory of the heap needs none.
+                Err(VipError::ErrorResource) => {
+                    let there = in_heap()?;
+                    pages::warn_of_heap();
+                    there
+                }
+                Err(error) => return Err(error),
             }
-        }
+        } else {
+            in_heap()?
+        };
+        Ok(Arc::new(Self {
+            ptag: ptag.clone(),
+            address: pages.address(),
+            pages: Some(pages),
+            len_bytes,
+            handle,
+            nic,
+        }))
     }
 
     pub(crate) fn handle(&self) -> MemoryHandle {
@@ -113,13 +122,11 @@ impl RegionShared {
 impl Drop for RegionShared {
     fn drop(&mut self) {
         match provider::deregister_mem(self.nic.handle(), self.address_bits(), self.handle) {
-            // An unknown handle means that the NIC was closed underneath, and its registrations with it.
-            Ok(()) | Err(VipError::InvalidParameter) => {
-                // SAFETY: allocated in `allocate` with this layout; every buffer held this value alive, so none is
-                // left; the provider no longer knows the range.
-                unsafe { alloc::dealloc(self.address.as_ptr(), self.layout) };
-            }
+            // An unknown handle means that the NIC was closed underneath, and its registrations with it. Every buffer
+            // held this value alive, so none is left, and the provider no longer knows the range: it can be freed.
+            Ok(()) | Err(VipError::InvalidParameter) => {}
             Err(error) => {
+                core::mem::forget(self.pages.take());
                 log::error!(
                     "memory of {} bytes is kept for ever: not deregistered: {error}",
                     self.len_bytes

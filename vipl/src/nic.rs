@@ -18,9 +18,15 @@ use crate::{
 pub(crate) struct NicShared {
     handle: NicHandle,
     attributes: NicAttributes,
+    attached: bool,
 }
 
 impl NicShared {
+    /// Does a datapath process move the bytes?
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached
+    }
+
     pub(crate) fn handle(&self) -> NicHandle {
         self.handle
     }
@@ -99,10 +105,26 @@ impl Nic {
         Self::from_handle(provider::open_nic_with(config)?)
     }
 
+    /// Opens the NIC `name` of the datapath process that listens at `socket`.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn attach(socket: &Path, name: &str) -> Result<Self> {
+        Self::from_handle(provider::attach_nic(socket, name)?)
+    }
+
     fn from_handle(handle: NicHandle) -> Result<Self> {
-        match provider::query_nic(handle) {
-            Ok(attributes) => Ok(Self {
-                shared: Arc::new(NicShared { handle, attributes }),
+        let query = || -> Result<_> {
+            let attached = pmd::nic::info(handle.into_raw())?.attached;
+            Ok((provider::query_nic(handle)?, attached))
+        };
+        match query() {
+            Ok((attributes, attached)) => Ok(Self {
+                shared: Arc::new(NicShared {
+                    handle,
+                    attributes,
+                    attached,
+                }),
             }),
             Err(error) => {
                 provider::close_nic(handle)?;
@@ -159,6 +181,10 @@ impl Nic {
     }
 
     /// Allocates and registers memory that only this program and its posted descriptors use [VIPL 3.4.3].
+    ///
+    /// For a NIC of a datapath process it is [`SharedMemory`](crate::SharedMemory), one for each region, which that
+    /// process maps; a child after fork(2) sees the same bytes. Where the program may have no more open descriptors it
+    /// is on the heap, as for any other NIC, and the process copies it by system calls.
     ///
     /// # Errors
     /// [`VipError::InvalidParameter`] for no bytes, [`VipError::ErrorResource`] when the memory or a limit of the NIC

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use fcvi_frame::connect::{Attributes, MAX_DISCRIMINATOR_BYTES};
 use fcvi_frame::flags::WireReliability;
-use pmd::config::{Config, NicConfig};
+use pmd::config::{Config, NicConfig, Protection, protection_of_environment};
 use pmd::nic;
 use pmd::work::{self, Queue, WhenFull};
 use pmd::{ControlError, EndpointState, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
@@ -85,8 +85,12 @@ impl From<ControlError> for VipError {
 /// `InvalidParameter` for an unknown name, `ErrorResource` if the NIC cannot be brought up
 /// or the configuration cannot be used; [`last_error`] says why.
 pub fn open_nic(name: &str) -> Result<NicHandle> {
-    let config = Config::from_environment()
-        .map_err(|e| explain(VipError::ErrorResource, format!("configuration: {e}")))?;
+    let unusable = |e| explain(VipError::ErrorResource, format!("configuration: {e}"));
+    let config = Config::from_environment().map_err(unusable)?;
+    if let Some(process) = &config.process {
+        let protection = protection_of_environment().map_err(unusable)?;
+        return attach(&process.socket, name, protection);
+    }
     let Some(nic) = config.nic(name) else {
         let known: Vec<&str> = config.nics.iter().map(|n| n.name.as_str()).collect();
         return Err(explain(
@@ -95,6 +99,31 @@ pub fn open_nic(name: &str) -> Result<NicHandle> {
         ));
     };
     open_nic_with(nic)
+}
+
+/// Opens a NIC of the datapath process that listens at this socket, by a device name of the
+/// process's configuration (VIPL 3.1.1).
+///
+/// # Errors
+/// `InvalidParameter` for an unknown name, `ErrorResource` if there is no such process or it
+/// refuses; [`last_error`] says why.
+pub fn attach_nic(socket: &Path, name: &str) -> Result<NicHandle> {
+    attach(socket, name, None)
+}
+
+fn attach(socket: &Path, name: &str, protection: Option<Protection>) -> Result<NicHandle> {
+    let attached = match protection {
+        Some(protection) => nic::attach_as(socket, name, protection),
+        None => nic::attach(socket, name),
+    };
+    attached.map(NicHandle::from_raw).map_err(|error| {
+        let kind = if error.is_unknown_name() {
+            VipError::InvalidParameter
+        } else {
+            VipError::ErrorResource
+        };
+        explain(kind, format!("NIC {name}: {error}"))
+    })
 }
 
 /// Opens a NIC with a configuration of the program's own.

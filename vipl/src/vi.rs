@@ -197,8 +197,9 @@ impl Vi {
     /// Posts a send, an RDMA write or an RDMA read [VIPL 3.5.1]. On a VI that is not connected it completes at once as flushed.
     ///
     /// # Errors
-    /// Gives the descriptor back with [`VipError::ErrorResource`] when the queue holds `max_descriptors_per_queue`,
-    /// with [`VipError::InvalidPtag`] when its tag is not this VI's.
+    /// Gives the descriptor back with [`VipError::ErrorResource`] when the queue holds `max_descriptors_per_queue`, or
+    /// this program as many descriptors as its datapath process allows it (`max_descriptors` of its quota); with
+    /// [`VipError::InvalidPtag`] when its tag is not this VI's.
     #[inline]
     pub fn post_send(&self, mut descriptor: Descriptor) -> std::result::Result<(), PostError> {
         descriptor.format_send();

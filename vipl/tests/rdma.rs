@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use common::{End, PATIENCE, SecondProcess, WAIT, connect, is_child, pattern, persist};
 use vipl::{
-    CompletedOperation, ErrorCode, Operation, RdmaAccess, RdmaRegion, ReliabilityLevel,
-    RemoteBuffer, ViState,
+    CompletedOperation, ErrorCode, MemAttributes, Operation, RdmaAccess, RdmaRegion,
+    ReliabilityLevel, RemoteBuffer, SharedMemory, ViState, provider,
 };
 
 const WRITABLE: RdmaAccess = RdmaAccess {
@@ -82,6 +82,31 @@ fn a_write_with_immediate_data_takes_a_receive_descriptor() {
     let mut before = [0xFF; 11];
     memory.read(0, &mut before);
     assert_eq!(before, [0; 11], "what lies before the target is untouched");
+}
+
+#[test]
+fn memory_that_can_be_shared_is_written_as_any_other() {
+    let (writer, target) = writer_and_target();
+    let memory = SharedMemory::allocate(10_000).unwrap();
+    let address = memory.address().as_ptr().expose_provenance() as u64;
+    let attributes = MemAttributes {
+        ptag: Some(target.ptag.handle()),
+        rdma_write: true,
+        rdma_read: false,
+    };
+    let nic = target.nic.handle();
+    let bytes = memory.len_bytes() as u64;
+    // SAFETY: mapped until `memory` is dropped, behind its deregistration.
+    let handle = unsafe { provider::register_mem(nic, address, bytes, &attributes) }.unwrap();
+    let (sent, remote) = (pattern(3, 9_000), RemoteBuffer { address, handle });
+    target.vi.post_recv(target.empty(0)).unwrap();
+    write(&writer, &sent, remote.at(11), Some(1)).ok().unwrap();
+    target.recv().ok().unwrap();
+    let start = memory.address().as_ptr().cast_const();
+    // SAFETY: inside the allocation, which nobody writes any more.
+    let seen = unsafe { std::slice::from_raw_parts(start, 11 + sent.len()) };
+    assert!(seen[..11] == [0; 11] && seen[11..] == sent);
+    provider::deregister_mem(nic, address, handle).unwrap();
 }
 
 #[test]

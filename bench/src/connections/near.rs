@@ -13,7 +13,7 @@ use crate::cli::{self, ConnectOptions};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::nic::{self, Nic, Selection};
-use crate::process::{Partner, Stop};
+use crate::process::{self, Partner, Stop};
 use crate::reach::Reach;
 use crate::report::{Percentiles, write_json};
 use crate::server;
@@ -29,9 +29,11 @@ pub(crate) fn run(options: &ConnectOptions) -> Result<()> {
     }
     let tag = std::process::id().to_string();
     let selection = Selection::of_run(ends, &tag);
-    let config = selection.load()?;
-    let partner = Partner::of_run(ends, &selection, &tag)?;
-    let nic = Nic::open(&config)?;
+    let choice = selection.load()?;
+    let cores = process::choose_cores(ends.cores, choice.process_core())?;
+    let partner = Partner::of_run(ends, &selection, cores, &tag)?;
+    let nic = Nic::open(&choice)?;
+    let config = choice.config;
     let reach = Reach::new(&nic, ends, &tag, stop.clone())?;
     let mut run = Run {
         nic: &nic,

@@ -31,7 +31,7 @@ use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Link, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 
 /// A connection request of another port that waits for the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -223,10 +223,11 @@ impl Engine {
             ep.phase = Phase::Connected;
             ep.conclude(Ok(remote));
         }
+        self.take_shortcut(vi);
         self.forget_accepting(vi);
         self.arm_connect_timer(vi);
         self.counters.count(Counter::Connects);
         host.set_state(vi, EndpointState::Connected);
-        host.control_event();
+        host.control_event(Waiter::Outcome(vi));
     }
 }

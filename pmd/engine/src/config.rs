@@ -59,6 +59,11 @@ pub struct EngineConfig {
     /// Message recovery is offered for connections of the reliable levels, and how it is done;
     /// `None`: the first frame that is lost breaks them.
     pub recovery: Option<RecoveryConfig>,
+    /// Messages between two VIs of this engine are moved from memory to memory, without frames.
+    pub shortcut: bool,
+    /// Bytes that one call of [`Engine::pump`](crate::Engine::pump) moves so for one VI, at most;
+    /// not 0. A longer message takes several calls.
+    pub shortcut_bytes: u32,
 }
 
 impl EngineConfig {
@@ -83,6 +88,8 @@ impl EngineConfig {
             max_reads_accepted: 16,
             max_unanswered: 64,
             recovery: None,
+            shortcut: false,
+            shortcut_bytes: 1 << 16,
         }
     }
 

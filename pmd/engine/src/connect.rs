@@ -35,7 +35,7 @@ use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS};
 use crate::counters::Counter;
 use crate::endpoint::{Await, EndpointState, Level, Link, Phase, RxStream, TxStream, ViParams};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 use crate::recovery::RxRecovery;
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
@@ -323,7 +323,7 @@ impl Engine {
         }
         self.arm_connect_timer(vi);
         host.set_state(vi, EndpointState::Idle);
-        host.control_event();
+        host.control_event(Waiter::Outcome(vi));
     }
 }
 

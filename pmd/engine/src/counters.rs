@@ -35,6 +35,10 @@ counters! {
     TxFrames => "tx_frames",
     /// Messages delivered.
     RxMessages => "rx_messages",
+    /// Messages moved to a VI of the same engine without frames, RDMA reads among them.
+    ShortcutMessages => "shortcut_messages",
+    /// Bytes of those messages.
+    ShortcutBytes => "shortcut_bytes",
     /// Data frames accepted.
     RxFrames => "rx_frames",
     /// Responses sent, the last data of an RDMA read among them.

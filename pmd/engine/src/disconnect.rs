@@ -13,7 +13,7 @@ use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Former, Link, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{AsyncError, Host};
+use crate::host::{AsyncError, Host, Waiter};
 use crate::synonym::{Check, skips};
 
 impl Engine {
@@ -48,7 +48,7 @@ impl Engine {
         host.flush_sends(vi);
         host.flush_receives(vi);
         if waiting {
-            host.control_event();
+            host.control_event(Waiter::Outcome(vi));
         }
     }
 
@@ -70,6 +70,7 @@ impl Engine {
             return;
         };
         let placed = ep.rx.last_placed();
+        let shortcut = ep.shortcut.take();
         ep.tx = None;
         ep.rx.message = None;
         ep.rx.recovery = None;
@@ -94,7 +95,9 @@ impl Engine {
             let next = link.at.next_seq_cnt();
             self.exchanges.abandon(now_ns, link.at.ox_id, next);
         }
-        if let Some(reason) = told {
+        if let Some(shortcut) = shortcut {
+            self.end_shortcut(now_ns, shortcut.other, told, host);
+        } else if let Some(reason) = told {
             let error = reason != MessageReason::Disconnected;
             let farewell = Farewell {
                 placed,
@@ -235,7 +238,7 @@ impl Engine {
     }
 
     /// The other end left, or went: a connection breaks, half a one fails with `error`.
-    fn ended_by_peer<H: Host>(
+    pub(crate) fn ended_by_peer<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -303,6 +306,6 @@ impl Engine {
             ep.former = ep.former.filter(|f| f.peer != id);
         }
         self.closing_gone(now_ns, id);
-        host.control_event();
+        host.control_event(Waiter::All);
     }
 }

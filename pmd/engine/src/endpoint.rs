@@ -15,6 +15,7 @@ use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
 use crate::recovery::{RxRecovery, TxRecovery};
+use crate::shortcut::Shortcut;
 use crate::synonym::{Check, skips};
 use crate::transmit::InFlight;
 
@@ -250,8 +251,11 @@ pub(crate) struct Endpoint {
     pub(crate) phase: Phase,
     /// Our handle for this connection; 0 while there is none.
     pub(crate) handle: u32,
+    /// Where frames of messages come from.
     pub(crate) peer: NPortId,
     pub(crate) peer_index: u32,
+    /// If messages need no frames.
+    pub(crate) shortcut: Option<Box<Shortcut>>,
     pub(crate) link: Option<Link>,
     pub(crate) tx: Option<Box<TxStream>>,
     pub(crate) rx: RxStream,
@@ -271,6 +275,7 @@ impl Endpoint {
             handle: 0,
             peer: NPortId::default(),
             peer_index: 0,
+            shortcut: None,
             link: None,
             tx: None,
             rx: RxStream::default(),

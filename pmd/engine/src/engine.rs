@@ -1,5 +1,8 @@
 //! The tables of one N_Port, and the verbs that the poll loop calls.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 
@@ -36,6 +39,8 @@ pub struct Engine {
     pub(crate) config: EngineConfig,
     pub(crate) mac: MacAddress,
     pub(crate) endpoints: Vec<Option<Endpoint>>,
+    /// Places in `endpoints` without a VI: the first of them is taken next.
+    pub(crate) free: BinaryHeap<Reverse<u32>>,
     pub(crate) exchanges: ExchangePool,
     pub(crate) handles: Handles,
     /// The bits of a handle that name a place in `endpoints`.
@@ -64,6 +69,7 @@ impl Engine {
         Self {
             mac: MacAddress::vn2vn(config.n_port_id),
             endpoints: (0..max_vi).map(|_| None).collect(),
+            free: (0..max_vi as u32).map(Reverse).collect(),
             exchanges: ExchangePool::new(config.r_a_tov_ns, (first >> 32) as u16),
             handles: Handles::new(max_vi, config.r_a_tov_ns),
             place_mask: place_mask(max_vi),
@@ -106,9 +112,9 @@ impl Engine {
 
     /// Adds an Idle VI; `None` if all places are taken.
     pub fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
-        let slot = self.endpoints.iter().position(Option::is_none)?;
-        self.endpoints[slot] = Some(Endpoint::new(params));
-        Some(ViIndex(slot as u32))
+        let Reverse(slot) = self.free.pop()?;
+        self.endpoints[slot as usize] = Some(Endpoint::new(params));
+        Some(ViIndex(slot))
     }
 
     /// Replaces the consumer's choices for a VI; only for an Idle one. False if they stay.
@@ -129,6 +135,7 @@ impl Engine {
             .is_some_and(|ep| matches!(ep.phase, Phase::Idle));
         if idle {
             self.endpoints[vi.slot()] = None;
+            self.free.push(Reverse(vi.0));
             self.timers.clear(TimerKey::Receive(vi.0));
             self.timers.clear(TimerKey::Connect(vi.0));
             self.timers.clear(TimerKey::Answer(vi.0));
@@ -136,6 +143,17 @@ impl Engine {
             self.timers.clear(TimerKey::Recover(vi.0));
         }
         idle
+    }
+
+    /// The N_Port at the other end of a VI's connection; `None` without one.
+    #[must_use]
+    pub fn peer(&self, vi: ViIndex) -> Option<NPortId> {
+        let endpoint = self.endpoints.get(vi.0 as usize)?.as_ref()?;
+        let peer = match endpoint.shortcut {
+            Some(_) => self.config.n_port_id,
+            None => endpoint.peer,
+        };
+        (endpoint.state() == EndpointState::Connected).then_some(peer)
     }
 
     /// The state of a VI.

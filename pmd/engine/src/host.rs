@@ -48,6 +48,18 @@ impl Status {
     }
 }
 
+/// Who waits for something that is no descriptor's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiter {
+    /// Those who wait for the outcome of a connection call on this VI.
+    Outcome(ViIndex),
+    /// Who listens for a connection request under this number, that of
+    /// [`Engine::listen`](crate::Engine::listen).
+    Request(u64),
+    /// Everybody: a port came or went.
+    All,
+}
+
 /// Something that no descriptor waits for (VIPL 3.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AsyncError {
@@ -136,6 +148,17 @@ pub enum Transmit {
     NoRoom,
     /// The memory of the descriptor is no longer valid; nothing was sent.
     Fault,
+}
+
+/// What became of bytes that were to be moved between two VIs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moved {
+    /// All of them are there.
+    All,
+    /// The memory of the descriptor on the send queue is no longer valid; nothing was moved.
+    OwnGone,
+    /// The memory at the other end is no longer valid; nothing was moved.
+    OtherGone,
 }
 
 /// Queues, memory and port of one N_Port, as the engine sees them.
@@ -247,6 +270,21 @@ pub trait Host {
         last: bool,
     ) -> Transmit;
 
+    /// Moves the `bytes` from `offset_bytes` on of a message between two VIs of this host, from
+    /// memory to memory. The message is that of the descriptor which [`Host::next_send`] named on
+    /// `vi`, whose operation this is: a send goes into the oldest claimed descriptor of `other`; a
+    /// write to the memory of `other` that it names, the last bytes last; a read comes from there
+    /// into its own data segments. The engine has checked that the bytes fit; rights and range of
+    /// the memory are checked again at each call.
+    fn move_message(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved;
+
     /// Something that held this VI's send queue is over, or a peer's read or a response waits
     /// to be sent: [`Engine::pump`](crate::Engine::pump) wants to be called for it in this or
     /// the next turn, whether or not anything is posted. Not called from inside that verb.
@@ -265,9 +303,9 @@ pub trait Host {
     /// Tells the consumer what no descriptor can tell.
     fn report(&mut self, vi: ViIndex, error: AsyncError);
 
-    /// A connection request arrived, or the outcome of a connection call is known:
-    /// whoever waits for one should look.
-    fn control_event(&mut self);
+    /// A connection request arrived, or the outcome of a connection call is known: these, who may
+    /// wait for it, should look.
+    fn control_event(&mut self, who: Waiter);
 
     /// 32 bits that nobody can guess.
     fn random(&mut self) -> u32;

@@ -15,6 +15,7 @@
 //! | `receive` | frames checked, matched to endpoints, and put together |
 //! | `recovery` | what is lost is sent again, on networks that lose frames |
 //! | `answer` | what a peer is owed: responses of Reliable Reception, the data of its reads |
+//! | `shortcut` | messages between two VIs of this engine, moved without frames |
 //! | `connect`, `accept` | a connection made: the client's half, the server's half |
 //! | `disconnect`, `closing` | a connection ended; the other end told until it answers |
 //! | `connection_iu` | the frames of these procedures |
@@ -47,6 +48,7 @@ mod logins;
 mod port_lost;
 mod receive;
 mod recovery;
+mod shortcut;
 mod synonym;
 mod timer;
 mod transmit;
@@ -70,7 +72,9 @@ pub use connect::{ConnectCommand, ConnectError, RemoteVi};
 pub use counters::{Counter, Counters};
 pub use endpoint::{EndpointState, Level, ViParams};
 pub use engine::{Engine, ViIndex};
-pub use host::{AsyncError, Claim, Completion, Host, Operation, SendWork, Status, Transmit};
+pub use host::{
+    AsyncError, Claim, Completion, Host, Moved, Operation, SendWork, Status, Transmit, Waiter,
+};
 pub use recovery::RecoveryConfig;
 pub use transmit::Pumped;
 pub use vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnEvent};

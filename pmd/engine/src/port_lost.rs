@@ -5,7 +5,7 @@ use fcvi_frame::fc::NPortId;
 use crate::connect::ConnectError;
 use crate::endpoint::{EndpointState, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 
 impl Engine {
     /// The port carries nothing any more (VIPL 6.3.1): every connection and every half of one
@@ -22,7 +22,7 @@ impl Engine {
             self.fail_vi(now_ns, vi, host);
         }
         self.forget_all_closing(now_ns);
-        host.control_event();
+        host.control_event(Waiter::All);
     }
 
     /// A peer request outlives the ports that it asks: others may come. Now none will.

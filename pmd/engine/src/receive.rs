@@ -10,8 +10,10 @@ mod follows;
 mod read_request;
 mod response;
 
-use self::failure::{Failure, complete_error};
+pub(crate) use self::failure::Failure;
+use self::failure::complete_error;
 use self::follows::{Follows, follows};
+use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FCtl, FcType};
 use fcvi_frame::fcoe::Sof;
@@ -183,7 +185,7 @@ impl Engine {
             opcode: iu.header.opcode,
         });
         if iu.header.opcode == Opcode::WriteRequest {
-            self.open_write(now_ns, vi, iu, host)
+            self.open_write(now_ns, vi, &iu.header, host)
         } else {
             self.open_receive(now_ns, vi, host)
         }
@@ -238,7 +240,7 @@ impl Engine {
 
     /// Claims the receive descriptor of a send. False if the VI broke.
     #[inline(always)]
-    fn open_receive<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> bool {
+    pub(crate) fn open_receive<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) -> bool {
         match host.claim_receive(vi) {
             Claim::Ready { capacity_bytes } => {
                 self.set_kind(vi, RxKind::Receive { capacity_bytes });
@@ -258,18 +260,17 @@ impl Engine {
 
     /// Checks the target of an RDMA write, whole, before a byte is placed, and
     /// claims a receive descriptor if it carries immediate data.
-    fn open_write<H: Host>(
+    pub(crate) fn open_write<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        iu: &IuView<'_>,
+        header: &DeviceHeader,
         host: &mut H,
     ) -> bool {
         let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
             return false;
         };
-        let immediate = iu.header.flags & message_request::IMMEDIATE != 0;
-        let header = &iu.header;
+        let immediate = header.flags & message_request::IMMEDIATE != 0;
         let too_long = header.tot_len > params.max_transfer_bytes;
         let allowed = params.rdma_write && !too_long && host.check_rdma_write(vi, header);
         if immediate {
@@ -433,6 +434,15 @@ impl Engine {
             recovery.finished(done.msg_id);
             reception = false;
         }
+        self.deliver(vi, done, host);
+        if reception {
+            self.owe_response(now_ns, vi, done, host);
+        }
+    }
+
+    /// All bytes of a message are placed: its receive descriptor completes, if it took one.
+    #[inline(always)]
+    pub(crate) fn deliver<H: Host>(&mut self, vi: ViIndex, done: &RxMessage, host: &mut H) {
         self.counters.count(Counter::RxMessages);
         let (claimed, remote_write) = match done.kind {
             RxKind::Receive { .. } => (true, false),
@@ -449,9 +459,6 @@ impl Engine {
                     remote_write,
                 },
             );
-        }
-        if reception {
-            self.owe_response(now_ns, vi, done, host);
         }
     }
 

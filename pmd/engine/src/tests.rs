@@ -24,6 +24,7 @@ mod receive_checks;
 mod reception;
 mod recovery;
 mod recovery_stream;
+mod shortcut;
 mod silent_ports;
 mod simulation;
 mod stale;

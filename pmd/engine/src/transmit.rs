@@ -19,7 +19,9 @@ use fcvi_frame::profile;
 use crate::answer::Answers;
 use crate::config::EngineConfig;
 use crate::counters::Counter;
-use crate::endpoint::{Endpoint, Framing, Level, Link, Phase, RxStream, TxMessage, TxStream};
+use crate::endpoint::{
+    Endpoint, EndpointState, Framing, Level, Link, Phase, RxStream, TxMessage, TxStream,
+};
 use crate::engine::{Engine, ViIndex};
 use crate::exchange::Exchange;
 use crate::host::{Host, Operation, SendWork, Status, Transmit};
@@ -142,15 +144,17 @@ pub(crate) fn message_template(
 impl Engine {
     /// Sends up to `budget` frames of this VI's posted descriptors.
     ///
+    /// Between two VIs of this engine the begin of a message and each part that is moved count as
+    /// a frame, and [`EngineConfig::shortcut_bytes`] may end the call before.
+    ///
     /// A VI that is not connected completes them as flushed instead
     /// (VIPL 3.3.5, 6.2).
     pub fn pump<H: Host>(&mut self, now_ns: u64, vi: ViIndex, budget: u32, host: &mut H) -> Pumped {
         let Some(ep) = self.endpoints.get_mut(vi.slot()).and_then(Option::as_mut) else {
             return Pumped::Idle;
         };
-        if !matches!(ep.phase, Phase::Connected) {
-            host.flush_sends(vi);
-            return Pumped::Idle;
+        if !matches!(ep.phase, Phase::Connected) || ep.shortcut.is_some() {
+            return self.pump_without_frames(now_ns, vi, budget, host);
         }
         let mut nothing_own = false;
         for _ in 0..budget {
@@ -186,6 +190,23 @@ impl Engine {
             }
         }
         Pumped::More
+    }
+
+    /// The same where no frame is to be sent. Apart, so that frames pay nothing for it.
+    #[cold]
+    #[inline(never)]
+    fn pump_without_frames<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        budget: u32,
+        host: &mut H,
+    ) -> Pumped {
+        if self.state(vi) == Some(EndpointState::Connected) {
+            return self.pump_shortcut(now_ns, vi, budget, host);
+        }
+        host.flush_sends(vi);
+        Pumped::Idle
     }
 
     /// Starts the next descriptor: sends it whole, or its first frame.

@@ -1,14 +1,14 @@
-//! The NICs of a configuration.
+//! The NICs of a configuration, and the process that serves them.
 
 use std::io::Write;
 use std::path::Path;
 
-use pmd::config::{Config, NicConfig, PortKind};
+use pmd::config::{Config, Idle, NicConfig, PortKind, ProcessConfig, Progress, Who};
 
 use crate::Error;
 
 pub(crate) fn run(file: &Path, out: &mut impl Write) -> Result<(), Error> {
-    let config = Config::read(file).map_err(Error::Config)?;
+    let config = Config::read_to_serve(file).map_err(Error::Config)?;
     if config.nics.is_empty() {
         return Err(Error::NoNic {
             device: "VINIC0".into(),
@@ -16,10 +16,14 @@ pub(crate) fn run(file: &Path, out: &mut impl Write) -> Result<(), Error> {
         });
     }
     for nic in &config.nics {
-        writeln!(out, "{}: {}", nic.name, described(nic))?;
+        let polled = polled(nic, config.process.is_some());
+        writeln!(out, "{}: {}{polled}", nic.name, described(nic))?;
     }
     for (alias, name) in &config.alias {
         writeln!(out, "{alias}: another name of {name}")?;
+    }
+    if let Some(process) = &config.process {
+        writeln!(out, "process: {}", served(process))?;
     }
     Ok(())
 }
@@ -41,9 +45,76 @@ fn described(nic: &NicConfig) -> String {
     }
 }
 
+fn polled(nic: &NicConfig, is_served: bool) -> String {
+    match (nic.progress, nic.core) {
+        (Progress::Inline, _) => String::new(),
+        (Progress::Pinned, None) if is_served => {
+            ", polled on the last core that the process may use".into()
+        }
+        (Progress::Pinned, None) => ", polled by a thread of its own".into(),
+        (Progress::Pinned, Some(core)) => format!(", polled on core {core}"),
+    }
+}
+
+fn served(process: &ProcessConfig) -> String {
+    let list = |all: &[Who]| {
+        all.iter()
+            .map(Who::to_string)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let users = match process.users.as_deref() {
+        None => "its own user".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(users) => list(users),
+    };
+    let groups = match process.groups.as_slice() {
+        [] => String::new(),
+        groups => format!(", groups {}", list(groups)),
+    };
+    let idle = match process.idle {
+        Idle::Spin => "spin".to_owned(),
+        Idle::Hybrid => format!("hybrid after {} us", process.spin_us),
+    };
+    let metrics = match process.metrics {
+        None => "no metrics".to_owned(),
+        Some(address) => format!("metrics at {address}"),
+    };
+    format!(
+        "socket {}, users {users}{groups}, idle {idle}, {metrics}",
+        process.socket.display()
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_process_is_described_and_who_polls() {
+        let text = "[[nic]]\n[[nic]]\ncore = 3\n[process]\nsocket = \"/run/x.sock\"\n";
+        let config = Config::parse(text).unwrap();
+        let polled_of = |config: &Config| -> Vec<String> {
+            let is_served = config.process.is_some();
+            let nics = config.nics.iter();
+            nics.map(|nic| polled(nic, is_served)).collect()
+        };
+        let expected = [
+            ", polled on the last core that the process may use",
+            ", polled on core 3",
+        ];
+        assert_eq!(polled_of(&config), expected);
+        let alone = Config::parse("[[nic]]\nprogress = \"pinned\"\n[[nic]]\n").unwrap();
+        assert_eq!(polled_of(&alone), [", polled by a thread of its own", ""]);
+        let plain = "socket /run/x.sock, users its own user, idle spin, no metrics";
+        assert_eq!(served(&config.process.unwrap()), plain);
+        let keys = "users = [\"alice\", 7]\ngroups = [100]\nidle = \"hybrid\"\nspin_us = 20\n\
+                    metrics = \"127.0.0.1:9464\"\n";
+        let config = Config::parse(&format!("{text}{keys}")).unwrap();
+        let full = "socket /run/x.sock, users \"alice\", 7, groups 100, idle hybrid after 20 us, \
+                    metrics at 127.0.0.1:9464";
+        assert_eq!(served(&config.process.unwrap()), full);
+    }
 
     fn lines(text: &str) -> Vec<String> {
         let config = Config::parse(text).unwrap();

@@ -1,20 +1,40 @@
-//! `fcvi-pmd`: looks at configurations, and at what a NIC sees of its network.
+//! `fcvi-pmd`: the datapath process, and looks at it, at configurations and at what a NIC sees of its network.
 //!
 //! | room | what is in it |
 //! | --- | --- |
 //! | [`cli`] | the command line |
+//! | `run` | the datapath process, from start to SIGTERM |
+//! | `capture` | frames of a running process, to a file |
 //! | `check` | the NICs of a configuration |
 //! | `neighbours` | a NIC's own port, and the ports that it finds |
 //! | [`report`] | what is said of ports: as text, as JSON |
+//! | [`snapshot`] | what a running process says of itself |
+//! | [`stat`], [`prometheus`] | a snapshot as text, as JSON, as metrics |
+//! | `rates` | what happened between two snapshots |
+//! | [`top`] | rates, live on a terminal |
+//! | [`metrics`] | the Prometheus endpoint |
+//! | `source` | where snapshots come from |
+//! | `table` | aligned columns |
 
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod metrics;
+pub mod prometheus;
 pub mod report;
+pub mod snapshot;
+pub mod stat;
+pub mod top;
 
+mod capture;
 mod check;
 mod neighbours;
+mod rates;
+mod run;
+mod source;
+mod table;
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use pmd::{ControlError, OpenError};
@@ -33,10 +53,44 @@ pub enum Error {
     },
     /// The NIC cannot be opened.
     Open(OpenError),
+    /// The capture's file cannot be made or written.
+    File(std::path::PathBuf, std::io::Error),
     /// The NIC was closed, or failed, meanwhile.
     Nic(ControlError),
     /// What carries the NIC's frames failed.
     Failed(String),
+    /// The configuration has no table `[process]`.
+    NoProcess {
+        /// The file.
+        config: std::path::PathBuf,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The process refuses.
+    Refused {
+        /// Its socket.
+        socket: std::path::PathBuf,
+        /// What it says.
+        why: String,
+    },
+    /// The process does not answer.
+    Unanswered {
+        /// Its socket.
+        socket: std::path::PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The Prometheus endpoint cannot be opened.
+    Metrics {
+        /// Where.
+        address: std::net::SocketAddr,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The process is about to end.
+    Ending,
+    /// A live view was asked for where there is no terminal.
+    NoTerminal,
     /// The output, a signal handler or a thread.
     Io(std::io::Error),
 }
@@ -55,11 +109,38 @@ impl core::fmt::Display for Error {
                 write!(f, "no NIC {device:?}: there are {}", known.join(", "))
             }
             Self::Open(error) => error.fmt(f),
+            Self::File(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Nic(error) => write!(f, "the NIC was closed: {error:?}"),
             Self::Failed(name) => write!(
                 f,
                 "{name}: its port failed: look whether the interface is there and up"
             ),
+            Self::NoProcess { config, remedy } => {
+                let config = config.display();
+                write!(f, "{config}: has no table [process]: {remedy}")
+            }
+            Self::Refused { socket, why } => write!(f, "{}: {why}", socket.display()),
+            Self::Unanswered { socket, error } => {
+                let socket = socket.display();
+                write!(f, "{socket}: {error}")?;
+                f.write_str(match error.kind() {
+                    // Nobody is there.
+                    ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+                        ": start the process with fcvi-pmd run, or name its socket with --socket PATH"
+                    }
+                    // Somebody else is.
+                    ErrorKind::UnexpectedEof | ErrorKind::InvalidData => {
+                        ": what listens there is not a datapath process of this release"
+                    }
+                    _ => "",
+                })
+            }
+            Self::Metrics { address, error } => write!(
+                f,
+                "metrics = \"{address}\": {error}: choose another address in [process]"
+            ),
+            Self::Ending => f.write_str("the process is about to end"),
+            Self::NoTerminal => f.write_str("no terminal to show it on: --once prints one frame"),
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -78,14 +159,25 @@ impl From<std::io::Error> for Error {
 pub fn run(cli: &cli::Cli) -> ExitCode {
     let mut out = std::io::stdout().lock();
     let outcome = match &cli.command {
+        cli::Command::Run { config } => run::run(config),
+        cli::Command::Stat { process, json } => source::stat(process, *json, &mut out),
+        cli::Command::Top {
+            process,
+            interval,
+            once,
+        } => source::top(process, *interval, *once, &mut out),
+        cli::Command::Capture(options) => capture::run(options, &mut out),
         cli::Command::Check { file } => check::run(file, &mut out),
         cli::Command::Neighbours(options) => neighbours::run(options, &mut out),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever read the output has enough.
-        Err(Error::Io(error)) if error.kind() == std::io::ErrorKind::BrokenPipe => {
-            ExitCode::SUCCESS
+        Err(Error::Io(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        // Each line begins with its file, for editors that go there.
+        Err(Error::Config(error)) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
         }
         Err(error) => {
             eprintln!("fcvi-pmd: {error}");

@@ -4,10 +4,14 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+pub use crate::sigbus::Watch;
 use crate::sigbus::Watched;
 
 /// Huge pages are asked for in this size, the smallest one of x86-64 and AArch64 with 4 KiB pages.
 const HUGE_PAGE_BYTES: usize = 2 * 1024 * 1024;
+
+/// Mappings of files ([`Mapping::shared`]) that a process can have at a time, at most.
+pub const MAX_SHARED: usize = crate::sigbus::ENTRIES;
 
 /// A range of mapped memory, readable and writable, unmapped on drop.
 ///
@@ -83,6 +87,12 @@ impl Mapping {
     #[inline]
     pub fn is_lost(&self) -> bool {
         self.watched.as_ref().is_some_and(Watched::is_lost)
+    }
+
+    /// What tells [`Mapping::is_lost`] while the mapping lives; `None` if it cannot be lost.
+    #[inline]
+    pub fn watch(&self) -> Option<Watch> {
+        self.watched.as_ref().map(Watched::watch)
     }
 
     fn map(

@@ -15,8 +15,9 @@ use std::sync::OnceLock;
 
 use crate::sync::mapped::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// Mappings that can be watched at a time: rings of many segments full of stations.
-const ENTRIES: usize = 4096;
+/// Mappings that can be watched at a time: about as many as the kernel allows a process
+/// (`vm.max_map_count`, unless it was raised).
+pub(crate) const ENTRIES: usize = 65536;
 
 /// A range of memory; empty while nobody has it.
 struct Entry {
@@ -69,6 +70,9 @@ static TABLE: [Entry; ENTRIES] = [const {
     }
 }; ENTRIES];
 
+/// Where the next search for a free entry begins: behind the one that was found last.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
 /// What handled SIGBUS before us.
 static BEFORE: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
@@ -84,9 +88,15 @@ impl Watched {
     pub(crate) fn new(start: NonNull<u8>, len_bytes: usize) -> io::Result<Self> {
         install()?;
         let start = start.as_ptr() as usize;
-        for entry in &TABLE {
+        let (before, behind) = TABLE.split_at(NEXT.load(Ordering::Relaxed) % ENTRIES);
+        for (at, entry) in (before.len()..ENTRIES)
+            .chain(0..)
+            .zip(behind.iter().chain(before))
+        {
             // Acquire, partner: the Release store in `drop`.
             if !entry.taken.load(Ordering::Relaxed) && !entry.taken.swap(true, Ordering::Acquire) {
+                // Relaxed: any place is as good as another one.
+                NEXT.store(at + 1, Ordering::Relaxed);
                 entry.lost.store(false, Ordering::Relaxed);
                 entry.set(start, start + len_bytes);
                 return Ok(Self(entry));
@@ -101,6 +111,28 @@ impl Watched {
         // Relaxed: written by a handler on the thread that touched the memory; others learn of
         // it a little later.
         self.0.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl Watched {
+    /// What says it after the mapping was lent.
+    #[inline]
+    pub(crate) fn watch(&self) -> Watch {
+        Watch(&self.0.lost)
+    }
+}
+
+/// Says whether a watched mapping is lost, as long as that mapping lives.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub struct Watch(&'static AtomicBool);
+
+impl Watch {
+    /// As [`Mapping::is_lost`](crate::mapping::Mapping::is_lost).
+    #[inline]
+    pub fn is_lost(self) -> bool {
+        // Relaxed: as in `Watched::is_lost`.
+        self.0.load(Ordering::Relaxed)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use vi_engine::RecoveryConfig;
 
-use super::{ConfigError, NicConfig, PortKind, error, within};
+use super::mistake::{Mistake, Number, number};
+use super::{NicConfig, PortKind};
 
 const NS_PER_US: u64 = 1_000;
 
@@ -37,39 +38,32 @@ impl NicConfig {
         }
     }
 
-    pub(super) fn check_recovery(&self) -> Result<(), ConfigError> {
-        let counts = [
-            ("recovery_ack_messages", self.recovery_ack_messages, 256),
-            ("recovery_ack_bytes", self.recovery_ack_bytes, 1 << 24),
-            ("recovery_tries", self.recovery_tries, 100),
-            ("recovery_islands", self.recovery_islands, 4096),
-        ];
-        for (key, value, high) in counts {
-            within(key, u64::from(value), 1, high)?;
-        }
-        let windows = [
-            (
-                "recovery_min_window_frames",
-                self.recovery_min_window_frames,
+    pub(super) fn recovery_numbers(&self) -> [Number; 8] {
+        let windows = (self.recovery_min_window_frames, self.recovery_window_frames);
+        [
+            number("recovery_ack_messages", self.recovery_ack_messages, 1, 256),
+            number("recovery_ack_bytes", self.recovery_ack_bytes, 1, 1 << 24),
+            number("recovery_ack_us", self.recovery_ack_us, 0, 1_000_000),
+            number(
+                "recovery_timeout_us",
+                self.recovery_timeout_us,
+                10,
+                10_000_000,
             ),
-            ("recovery_window_frames", self.recovery_window_frames),
-        ];
-        for (key, value) in windows {
-            within(key, u64::from(value), 2, 65536)?;
-        }
-        within("recovery_ack_us", self.recovery_ack_us, 0, 1_000_000)?;
-        within(
-            "recovery_timeout_us",
-            self.recovery_timeout_us,
-            10,
-            10_000_000,
-        )?;
-        if self.recovery_min_window_frames > self.recovery_window_frames {
-            return Err(error(format!(
-                "recovery_min_window_frames = {}: must be at most recovery_window_frames = {}",
-                self.recovery_min_window_frames, self.recovery_window_frames
-            )));
-        }
-        Ok(())
+            number("recovery_tries", self.recovery_tries, 1, 100),
+            number("recovery_min_window_frames", windows.0, 2, 65536),
+            number("recovery_window_frames", windows.1, 2, 65536),
+            number("recovery_islands", self.recovery_islands, 1, 4096),
+        ]
+    }
+
+    pub(super) fn window_mistake(&self) -> Option<Mistake> {
+        let (least, most) = (self.recovery_min_window_frames, self.recovery_window_frames);
+        (least > most).then(|| {
+            let text = format!(
+                "recovery_min_window_frames = {least}: must be at most recovery_window_frames, which is {most}"
+            );
+            Mistake::new("recovery_min_window_frames", text)
+        })
     }
 }

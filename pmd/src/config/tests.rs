@@ -1,18 +1,25 @@
 use super::*;
 
+mod contradictions;
+mod mistakes;
+
 #[test]
 fn every_example_is_valid() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
-    let mut seen = 0;
+    let (mut seen, mut served) = (0, 0);
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_some_and(|e| e == "toml") {
             let config = Config::read(&path).unwrap();
             assert!(!config.nics.is_empty(), "{}", path.display());
             seen += 1;
+            served += u32::from(config.process.is_some());
         }
     }
-    assert!(seen >= 3, "{seen} examples");
+    assert!(
+        seen >= 6 && served >= 3,
+        "{seen} examples, {served} with a process"
+    );
 }
 
 #[test]
@@ -157,10 +164,11 @@ fn the_environment_decides_on_protection() {
 #[test]
 fn recovery_is_for_networks_that_lose_frames_unless_it_is_said_otherwise() {
     let of = |port: &str, keys: &str| {
-        let text = format!(
-            "[[nic]]\nport = \"{port}\"\ninterface = \"x\"\nhost = \"10.0.0.1\"\n\
-             n_port_ids = \"00.01.01\"\nneighbour = [{{ host = \"10.0.0.2\", n_port_ids = \"00.01.10\" }}]\n{keys}"
-        );
+        let needed = match port {
+            "shm" => "",
+            _ => "interface = \"x\"\nhost = \"10.0.0.1\"",
+        };
+        let text = format!("[[nic]]\nport = \"{port}\"\n{needed}\n{keys}");
         let config = Config::parse(&text).expect("legal keys");
         config.nics[0].recovery_config()
     };
@@ -180,4 +188,24 @@ fn recovery_is_for_networks_that_lose_frames_unless_it_is_said_otherwise() {
         ..default
     };
     assert_eq!(chosen, expected);
+}
+
+#[test]
+fn one_user_has_half_of_the_applications_where_several_may_attach() {
+    for (text, of_user) in [
+        ("", 64),
+        ("max_applications = 1\nusers = [0, 1]", 1),
+        ("users = [0, 1]", 32),
+        ("groups = [100]", 32),
+        ("max_applications = 9\ngroups = [100]", 5),
+        ("groups = [100]\nmax_applications_per_user = 64", 64),
+        ("max_applications_per_user = 3", 3),
+    ] {
+        let config = Config::parse(&format!("[[nic]]\n[process]\n{text}")).unwrap();
+        assert_eq!(
+            config.process.unwrap().applications_per_user(),
+            of_user,
+            "{text}"
+        );
+    }
 }

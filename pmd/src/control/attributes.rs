@@ -7,6 +7,7 @@ use vi_engine::{EndpointState, Level, ViParams};
 use super::{ControlError, Outcome, RDMA_READ_LEVELS, check_settings, poller_of, tell_leniency};
 use crate::config::Protection;
 use crate::device::Device;
+use crate::memory::place::Owner;
 use crate::memory::{RegionAttributes, TagCheck};
 use crate::nic::MemSettings;
 use crate::sync::Ordering;
@@ -26,17 +27,19 @@ pub(super) fn params(level: Level, settings: &ViSettings) -> ViParams {
 /// the turn, and nobody posts on the VI meanwhile.
 pub(super) fn note(vi: &ViShared, settings: &ViSettings, tag: TagCheck) {
     *vi.settings.lock().unwrap_or_else(PoisonError::into_inner) = *settings;
-    let number = match tag {
-        TagCheck::Tag(tag) => tag,
-        TagCheck::Lenient => 0,
-    };
-    vi.tag.store(number, Ordering::Relaxed);
+    vi.tag.store(tag.number(), Ordering::Relaxed);
     vi.max_transfer_bytes
         .store(settings.max_transfer_bytes as u32, Ordering::Relaxed);
     vi.reads.store(
         settings.reliability & RDMA_READ_LEVELS != 0,
         Ordering::Relaxed,
     );
+}
+
+/// A VI has its protection tag no more.
+pub(super) fn give_tag_back(vi: &ViShared) {
+    let tag = vi.tag.load(Ordering::Relaxed);
+    vi.device.regions.release_tag(tag);
 }
 
 /// Changes the attributes of a VI, which must be Idle (VIPL 3.7.2). Receives that are posted
@@ -53,10 +56,30 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
     if !poller.engine.set_params(vi.index, params(level, settings)) {
         return Err(ControlError::InvalidState);
     }
+    let regions = &vi.device.regions;
+    give_tag_back(vi);
+    regions.use_tag(tag.number());
     note(vi, settings, tag);
     if let Some(path) = poller.path.vi(vi.index) {
-        path.tag = tag;
+        path.show(tag);
     }
+    regions.begin_epoch();
+    drop((no_posts, held));
+    tell_leniency(vi.device, tag);
+    Ok(())
+}
+
+/// As [`set_vi`] where the engine is elsewhere and has changed it: the library's part follows.
+pub(crate) fn note_changed(vi: &ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
+    let held = vi.device.hold();
+    if held.is_none() || !vi.is_live(handle) {
+        return Err(ControlError::InvalidParameter);
+    }
+    let (_, tag) = check_settings(vi.device, settings)?;
+    let no_posts = [vi.send.post_end.hold(), vi.recv.post_end.hold()];
+    give_tag_back(vi);
+    vi.device.regions.use_tag(tag.number());
+    note(vi, settings, tag);
     vi.device.regions.begin_epoch();
     drop((no_posts, held));
     tell_leniency(vi.device, tag);
@@ -84,18 +107,18 @@ pub(crate) fn check_region(device: &Device, settings: &MemSettings) -> Outcome<R
 /// written any more by a right that was taken away, also for a message that is half here.
 pub(crate) fn set_region(
     device: &Device,
-    address: u64,
-    region: u32,
+    owner: Owner,
+    (address, region): (u64, u32),
     settings: &MemSettings,
 ) -> Outcome<()> {
     let _no_turn_runs = device.hold();
     // The guide's order: a wrong region comes before wrong attributes.
-    if device.regions.query(address, region).is_none() {
+    if device.regions.query(owner, address, region).is_none() {
         return Err(ControlError::InvalidParameter);
     }
     let attributes = check_region(device, settings)?;
     // Nobody ends a registration without the turn.
-    if device.regions.set(address, region, attributes) {
+    if device.regions.set(owner, address, region, attributes) {
         Ok(())
     } else {
         Err(ControlError::InvalidParameter)

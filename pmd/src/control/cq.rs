@@ -1,6 +1,6 @@
 //! Completion queues: made, resized, ended (VIPL 3.6).
 
-use super::{ControlError, Outcome, poller_for};
+use super::{ControlError, Outcome};
 use crate::cq::Room;
 use crate::device::Device;
 use crate::notify::{self, Ended};
@@ -22,8 +22,10 @@ fn checked(device: &Device, entries: u64) -> Outcome<u32> {
 pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) -> Outcome<u64> {
     let entries = checked(device, entries)?;
     let room = Room::new(entries).ok_or(ControlError::Resource)?;
-    let mut held = device.hold();
-    poller_for(&mut held, device, instance)?;
+    let held = device.hold();
+    if held.is_none() || !device.instances.is_open(instance) {
+        return Err(ControlError::InvalidParameter);
+    }
     for index in 0..device.cqs.len() {
         let Some(cq) = device
             .cqs

@@ -35,7 +35,7 @@ pub(crate) fn connect_peer_request(
         .engine
         .connect_peer(now_ns, vi.index, &command, &mut poller.path)?;
     poller.path.flush();
-    vi.device.announce(poller);
+    vi.device.tell(poller.path.take_happened());
     Ok(())
 }
 
@@ -63,7 +63,8 @@ pub(crate) fn connect_peer_wait(vi: &'static ViShared, handle: u64) -> Outcome<A
         number.ok_or(ControlError::InvalidState)?
     };
     // The request has its own time-out: this wait ends with it, or with the VI.
-    wait(vi.device, Event::CONTROL, None, || {
+    let event = Event::CONTROL.or(Event::on_connection(vi.index.0));
+    wait(vi.device, event, None, || {
         let mut held = vi.device.hold();
         match poller_of(&mut held, vi, handle) {
             Ok(poller) => {

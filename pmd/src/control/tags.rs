@@ -2,8 +2,7 @@
 
 use super::{ControlError, Outcome};
 use crate::device::Device;
-use crate::poller::Poller;
-use crate::sync::Ordering;
+use crate::driver::Driver;
 use crate::token::Held;
 
 /// Ends a protection tag that no VI and no region has (VIPL 3.4.2).
@@ -12,16 +11,11 @@ pub(crate) fn destroy_ptag(device: &'static Device, ptag: u64) -> Outcome<()> {
 }
 
 /// As [`destroy_ptag`], under the turn, in which VIs are given their tags.
-fn end(device: &Device, _turn: &Held<'_, Option<Poller>>, ptag: u64) -> Outcome<()> {
+fn end(device: &Device, _turn: &Held<'_, Option<Driver>>, ptag: u64) -> Outcome<()> {
     let tag = device
         .instances
         .tag(device.number(), ptag)
         .ok_or(ControlError::InvalidParameter)?;
-    let has_it =
-        |vi: &crate::vi::ViShared| vi.live_handle() != 0 && vi.tag.load(Ordering::Relaxed) == tag;
-    if device.vis.iter().any(has_it) {
-        return Err(ControlError::Resource);
-    }
     let ended = device
         .regions
         .end_tag(tag, || device.instances.destroy_tag(tag));

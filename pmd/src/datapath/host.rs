@@ -3,16 +3,18 @@
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame};
 use vi_engine::{
-    AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
-    ViIndex,
+    AsyncError, Claim, Completion, EndpointState, Host, Moved, Operation, SendWork, Status,
+    Transmit, ViIndex, Waiter,
 };
 
 use super::{Datapath, Side, Slot, eof, send_op};
+use crate::attach::arena::OpCode;
 use crate::descriptor::{control, status};
 use crate::events::AsyncEvent;
 use crate::memory::{Access, copy};
-use crate::post::{Cursor, gather, scatter, still_valid};
+use crate::post::{Cursor, still_valid};
 use crate::sleepers::Event;
+use crate::sync::Ordering;
 
 impl Host for Datapath {
     #[inline]
@@ -55,16 +57,16 @@ impl Host for Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        self.transmit(vi, template.dst(), |workbench, path, regions| {
+        self.transmit(vi, template.dst(), |workbench, path, memory| {
             // SAFETY: we run under the turn; the reference ends with this call.
             let slot = unsafe { path.shared.send.ahead(path.in_flight) }?;
-            if !still_valid(slot, regions, path.tag, slot.access()) {
+            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
                 return None;
             }
-            let (eof, cursor) = (eof(last), &mut path.send_cursor);
+            let (eof, cursor, tag) = (eof(last), &mut path.send_cursor, path.tag);
             workbench.build(template, per_frame, payload_bytes as usize, eof, |to| {
-                // SAFETY: the segments were found valid just now.
-                unsafe { gather(cursor, slot, per_frame.relative_offset, to) }
+                // SAFETY: the segments were found valid just now, and we run under the turn.
+                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
             })
         })
     }
@@ -85,18 +87,19 @@ impl Host for Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        self.transmit(vi, template.dst(), |workbench, path, regions| {
+        self.transmit(vi, template.dst(), |workbench, path, memory| {
             let queue = &path.shared.send;
             // SAFETY: we run under the turn; the reference ends with this call.
             let slot = unsafe { queue.ahead(ahead) }.filter(|_| ahead <= path.in_flight)?;
-            if !still_valid(slot, regions, path.tag, slot.access()) {
+            if !still_valid(slot, memory.regions, path.tag, slot.access()) {
                 return None;
             }
+            let tag = path.tag;
             let cursor = path.again_cursor.of(queue.sequence(ahead));
             let (eof, bytes) = (eof(last), payload_bytes as usize);
             workbench.build(template, per_frame, bytes, eof, |to| {
-                // SAFETY: the segments were found valid just now.
-                unsafe { gather(cursor, slot, per_frame.relative_offset, to) }
+                // SAFETY: the segments were found valid just now, and we run under the turn.
+                unsafe { memory.gather(tag, cursor, slot, per_frame.relative_offset, to) }
             })
         })
     }
@@ -119,7 +122,7 @@ impl Host for Datapath {
         };
         // SAFETY: we run under the turn; the reference ends with this call.
         let Some(slot) = (unsafe { path.shared.recv.ahead(path.claimed) }) else {
-            return Claim::Empty;
+            return self.claim_submitted(vi);
         };
         if slot.fault != 0 {
             return Claim::Fault(Status(slot.fault));
@@ -141,8 +144,8 @@ impl Host for Datapath {
         offset_bytes: u32,
         payload: &[u8],
     ) -> bool {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi).filter(|path| ahead < path.claimed) else {
+        let (path, memory) = self.parts(vi);
+        let Some(path) = path.filter(|path| ahead < path.claimed) else {
             return false;
         };
         let queue = &path.shared.recv;
@@ -150,12 +153,12 @@ impl Host for Datapath {
         let Some(slot) = (unsafe { queue.ahead(ahead) }) else {
             return false;
         };
-        if !still_valid(slot, regions, path.tag, Access::Write) {
+        if !still_valid(slot, memory.regions, path.tag, Access::Write) {
             return false;
         }
         let cursor = path.recv_cursor.of(queue.sequence(ahead));
-        // SAFETY: the segments were found valid in this turn.
-        unsafe { scatter(cursor, slot, offset_bytes, payload) }
+        // SAFETY: the segments were found valid in this turn, which we run under.
+        unsafe { memory.scatter(path.tag, cursor, slot, offset_bytes, payload) }
     }
 
     #[inline]
@@ -201,15 +204,20 @@ impl Host for Datapath {
         offset_bytes: u32,
         payload: &[u8],
     ) -> bool {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi) else {
+        let (path, memory) = self.parts(vi);
+        let Some(path) = path else {
             return false;
         };
         let Some(at) = address.checked_add(u64::from(offset_bytes)) else {
             return false;
         };
-        let length = payload.len() as u64;
-        if !regions.check(handle, path.tag, at, length, Access::RemoteWrite) {
+        let (tag, length) = (path.tag, payload.len() as u64);
+        if tag.is_client() {
+            // SAFETY: we run under the turn.
+            return unsafe { memory.place_for_client((tag, at, handle), payload) };
+        }
+        let regions = memory.regions;
+        if !regions.check(handle, tag, at, length, Access::RemoteWrite) {
             return false;
         }
         // SAFETY: checked in this turn, and deregistration needs the turn.
@@ -238,6 +246,17 @@ impl Host for Datapath {
         self.send_read(vi, (template, per_frame), source, payload_bytes, last)
     }
 
+    fn move_message(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved {
+        self.move_part(vi, other, operation, offset_bytes, bytes)
+    }
+
     fn resume(&mut self, vi: ViIndex) {
         self.enqueue(vi);
     }
@@ -257,19 +276,34 @@ impl Host for Datapath {
                 self.errored.push_back(vi);
             }
         }
-        self.happened |= Event::CONTROL;
+        self.happened |= Event::on_connection(vi.0);
     }
 
     fn report(&mut self, vi: ViIndex, error: AsyncError) {
         let Some(path) = self.vi(vi) else {
             return;
         };
-        let event = AsyncEvent::of_vi(path.handle, path.shared.instance(), error);
-        self.events.push(event);
+        let mut event = AsyncEvent::of_vi(path.handle, path.shared.instance(), error);
+        match path.client {
+            // In order with what completes: the VI may be gone when a handler is called.
+            Some(client) => {
+                let in_connection = OpCode {
+                    op_code: event.op_code,
+                    connection: path.shared.disconnects.load(Ordering::Relaxed) as u16,
+                };
+                event.op_code = in_connection.word();
+                self.clients.report(client, &event);
+            }
+            None => self.events.push(event),
+        }
     }
 
-    fn control_event(&mut self) {
-        self.happened |= Event::CONTROL;
+    fn control_event(&mut self, who: Waiter) {
+        self.happened |= match who {
+            Waiter::Outcome(vi) => Event::on_connection(vi.0),
+            Waiter::Request(listener) => Event::on_listener(listener),
+            Waiter::All => Event::CONTROL,
+        };
     }
 
     fn random(&mut self) -> u32 {

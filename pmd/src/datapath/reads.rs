@@ -5,7 +5,7 @@ use vi_engine::{Transmit, ViIndex};
 
 use super::{Datapath, eof};
 use crate::memory::{Access, copy};
-use crate::post::{scatter, still_valid};
+use crate::post::still_valid;
 
 impl Datapath {
     /// Places what was read into the descriptor `ahead` places behind the oldest in flight.
@@ -17,8 +17,8 @@ impl Datapath {
         offset_bytes: u32,
         payload: &[u8],
     ) -> bool {
-        let regions = self.regions;
-        let Some(path) = self.vi(vi).filter(|path| ahead < path.in_flight) else {
+        let (path, memory) = self.parts(vi);
+        let Some(path) = path.filter(|path| ahead < path.in_flight) else {
             return false;
         };
         let queue = &path.shared.send;
@@ -26,12 +26,13 @@ impl Datapath {
         let Some(slot) = (unsafe { queue.ahead(ahead) }) else {
             return false;
         };
-        if slot.access() != Access::Write || !still_valid(slot, regions, path.tag, Access::Write) {
+        let (regions, tag) = (memory.regions, path.tag);
+        if slot.access() != Access::Write || !still_valid(slot, regions, tag, Access::Write) {
             return false;
         }
         let cursor = path.read_cursor.of(queue.sequence(ahead));
-        // SAFETY: the segments were found valid in this turn, for writing.
-        unsafe { scatter(cursor, slot, offset_bytes, payload) }
+        // SAFETY: the segments were found valid in this turn, for writing, and we run under it.
+        unsafe { memory.scatter(tag, cursor, slot, offset_bytes, payload) }
     }
 
     /// May the peer of this VI read so many bytes of this address and handle?
@@ -55,14 +56,19 @@ impl Datapath {
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
-        self.transmit(vi, template.dst(), |workbench, path, regions| {
+        self.transmit(vi, template.dst(), |workbench, path, memory| {
             let at = address.checked_add(u64::from(per_frame.relative_offset))?;
             let bytes = u64::from(payload_bytes);
-            if !regions.check(handle, path.tag, at, bytes, Access::RemoteRead) {
+            let (regions, tag) = (memory.regions, path.tag);
+            if !regions.check(handle, tag, at, bytes, Access::RemoteRead) {
                 return None;
             }
             let (eof, bytes) = (eof(last), payload_bytes as usize);
             workbench.build(template, per_frame, bytes, eof, |to| {
+                if tag.is_client() {
+                    // SAFETY: we run under the turn.
+                    return unsafe { memory.read_of_client((tag, at, handle), to) };
+                }
                 // SAFETY: checked in this turn, and deregistration needs the turn.
                 unsafe { copy::read(at, to) };
                 true

@@ -1,20 +1,26 @@
-//! What is under way, step by step: two NICs without threads of their own, which move on only
-//! when a test polls them.
+//! What is under way, step by step: NICs without threads of their own, which move on only when a
+//! test polls them.
 
 use core::time::Duration;
 
 use fcvi_frame::connect::{Discriminator, NetAddress};
+
+mod shortcut;
 
 use super::*;
 use crate::config::NicConfig;
 use crate::control::ControlError;
 use crate::descriptor::{DataSegment, RawDescriptor};
 use crate::device::Device;
+use crate::events::ErrorCode;
 use crate::memory::copy;
 use crate::nic::{self, MemSettings};
 use crate::sync::AtomicBool;
+use crate::sync::Ordering;
 use crate::vi::ViSettings;
 use crate::work::{self, Done, Queue};
+
+mod clients;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAGE_BYTES: usize = 4096;
@@ -186,7 +192,14 @@ impl End {
     fn in_flight(&self) -> u32 {
         let mut held = self.device.hold();
         let index = crate::vi::vi_of(self.vi).unwrap().index;
-        held.as_mut().unwrap().path.vi(index).unwrap().in_flight
+        held.as_mut()
+            .unwrap()
+            .engine_mut()
+            .unwrap()
+            .path
+            .vi(index)
+            .unwrap()
+            .in_flight
     }
 
     /// What was reported since the last look.
@@ -204,6 +217,7 @@ fn remote(peers: DataSegment) -> DataSegment {
     DataSegment { length: 0, ..peers }
 }
 
+/// Two ends, connected: of two NICs, or of one with the shortcut.
 fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, End) {
     let open = |max_cq| {
         let mut config = NicConfig {
@@ -215,6 +229,9 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
             ..NicConfig::default()
         };
         change(&mut config);
+        if config.shortcut {
+            config.max_cq = 16;
+        }
         End::new(&config, reliability)
     };
     let (near, far) = (open(16), open(17));
@@ -265,10 +282,10 @@ impl Drop for OnDrop<'_> {
 fn attend(devices: &[&'static Device], over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         for device in devices {
-            if let Some(poller) = device.turn.hold_as_guest().as_mut() {
-                poller.path.port.upkeep();
-                poller.long_turn(&device.doorbells);
-                device.announce(poller);
+            if let Some(driver) = device.turn.hold_as_guest().as_mut() {
+                driver.upkeep();
+                driver.long_turn(&device.doorbells);
+                device.announce(driver);
             }
         }
         std::thread::yield_now();

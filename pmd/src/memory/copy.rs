@@ -44,6 +44,25 @@ pub(crate) unsafe fn write(to: u64, from: &[u8]) {
     unsafe { copy(from.as_ptr(), to as *mut u8, from.len()) };
 }
 
+/// Copies application memory to application memory. The two may overlap: both belong to programs,
+/// which may send from the buffer into which they receive.
+///
+/// # Safety
+/// `from .. from + bytes` lies inside a registered region, and `to .. to + bytes` inside a
+/// registered, writable one.
+#[inline]
+pub(crate) unsafe fn between(from: u64, to: u64, bytes: usize) {
+    // SAFETY: the caller promises a mapped source and a mapped, writable target.
+    unsafe { core::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+}
+
+/// What is written after this is seen after what was written before: the compiler must not change
+/// that, and on this architecture stores stay in order.
+#[inline]
+pub(crate) fn in_order() {
+    compiler_fence(Ordering::Release);
+}
+
 /// Copies `from` into application memory so that whoever polls the last bytes
 /// sees them last, and 8-byte aligned words whole (vipl-semantics 7, rule 6).
 ///
@@ -72,8 +91,8 @@ pub(crate) unsafe fn write_in_order(to: u64, from: &[u8]) {
         word.store(u64::from_ne_bytes(*last), Ordering::Release);
     }
     if !tail.is_empty() {
-        // The tail goes after the words; on this architecture stores stay in order.
-        compiler_fence(Ordering::Release);
+        // The tail goes after the words.
+        in_order();
         // SAFETY: the last bytes of the range promised by the caller.
         unsafe { write(aligned + words.len() as u64, tail) };
     }

@@ -1,6 +1,6 @@
 //! What the kernel says of the pages of a region.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Bytes of a page; regions are registered on this granularity (VIPL 3.4.3).
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -10,7 +10,7 @@ const POPULATE_READ: libc::c_int = 22;
 const POPULATE_WRITE: libc::c_int = 23;
 
 /// What to do when pages cannot be locked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LockPolicy {
     /// Lock what the limits allow; count and say once what they do not.

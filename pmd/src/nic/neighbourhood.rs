@@ -9,6 +9,7 @@ use vi_engine::login::PortState;
 use vi_engine::vn_port::NeighbourView;
 
 use crate::control::{ControlError, Outcome};
+use crate::driver::Driver;
 use crate::poller::Poller;
 use crate::progress::wait;
 use crate::sleepers::Event;
@@ -207,11 +208,12 @@ impl NeighbourPort {
 pub fn neighbourhood(handle: u64) -> Outcome<Neighbourhood> {
     let device = super::nic(handle)?;
     let mut held = device.hold();
-    let poller = held.as_mut().ok_or(ControlError::InvalidParameter)?;
-    device.rest.leave(poller);
+    let driver = held.as_mut().ok_or(ControlError::InvalidParameter)?;
+    device.rest.leave(driver);
     // Who is there since just now counts.
-    poller.long_turn(&device.doorbells);
-    device.announce(poller);
+    driver.long_turn(&device.doorbells);
+    device.announce(driver);
+    let poller = driver.engine_mut().ok_or(ControlError::InvalidParameter)?;
     Ok(Neighbourhood::of(poller))
 }
 
@@ -232,7 +234,7 @@ pub fn await_neighbourhood(
             return Some(Err(error));
         }
         let mut held = device.hold();
-        let Some(poller) = held.as_mut() else {
+        let Some(poller) = held.as_mut().and_then(Driver::engine_mut) else {
             return Some(Err(ControlError::InvalidParameter));
         };
         let now = Neighbourhood::of(poller);

@@ -16,15 +16,15 @@ fn device(test: &str) -> (&'static Device, u64) {
 /// Plays the NIC's thread up to the moment in which it falls asleep on the port.
 fn go_to_rest(device: &'static Device, at_the_last_moment: impl FnOnce()) -> WakeSource {
     let mut held = device.hold();
-    let poller = held.as_mut().unwrap();
-    let source = poller.path.port.arm();
+    let driver = held.as_mut().unwrap();
+    let source = driver.arm();
     device.rest.go_deaf();
     assert!(
-        !poller.long_turn(&device.doorbells),
+        !driver.long_turn(&device.doorbells),
         "nothing is to be done"
     );
     at_the_last_moment();
-    poller.armed = Some(source.clone());
+    *driver.armed() = Some(source.clone());
     source
 }
 
@@ -36,7 +36,7 @@ fn sleep_shortly(device: &Device, source: &WakeSource) {
         begun.elapsed() < Duration::from_secs(10),
         "nobody roused it"
     );
-    assert!(device.hold().as_ref().unwrap().armed.is_none());
+    assert!(device.hold().as_mut().unwrap().armed().is_none());
 }
 
 #[test]
@@ -103,18 +103,20 @@ fn what_waits_for_room_is_tried_again_after_a_part_of_the_time_it_waited() {
     let (device, instance) = device("room");
     {
         let mut held = device.hold();
-        let poller = held.as_mut().unwrap();
-        assert_eq!(longest_rest(poller, Duration::from_millis(4)), UPKEEP);
+        let driver = held.as_mut().unwrap();
+        assert_eq!(longest_rest(driver, Duration::from_millis(4)), UPKEEP);
+        let poller = driver.engine_mut().unwrap();
         let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
         assert!(poller.path.batch.push(mbuf).is_ok());
         for (idle_us, rest_us) in [(0, 20), (60, 20), (4000, 1000), (1_000_000, 50_000)] {
-            let rest = longest_rest(poller, Duration::from_micros(idle_us));
+            let rest = longest_rest(driver, Duration::from_micros(idle_us));
             assert_eq!(
                 rest,
                 Duration::from_micros(rest_us),
                 "idle for {idle_us} us"
             );
         }
+        let poller = driver.engine_mut().unwrap();
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
@@ -133,9 +135,9 @@ fn a_wait_finds_what_is_announced_while_it_lies_down() {
                 }
                 let mut held = device.hold();
                 found.store(true, Ordering::Relaxed);
-                let poller = held.as_mut().unwrap();
-                poller.path.happened = Event::CONTROL;
-                device.announce(poller);
+                let driver = held.as_mut().unwrap();
+                driver.engine_mut().unwrap().path.happened = Event::CONTROL;
+                device.announce(driver);
             });
             let look = || found.load(Ordering::Relaxed).then_some(());
             let limit = Some(Duration::from_secs(20));
@@ -147,5 +149,135 @@ fn a_wait_finds_what_is_announced_while_it_lies_down() {
         });
     }
     assert!(!device.sleepers.any());
+    assert!(crate::device::close(device, instance));
+}
+
+/// A NIC of a datapath process; this test plays its core.
+fn served(test: &str) -> (&'static Device, u64) {
+    let (device, instance) = device(test);
+    device.served.store(true, Ordering::Relaxed);
+    (device, instance)
+}
+
+#[test]
+fn who_waits_beside_a_core_looks_once_and_takes_no_turn_of_its_own() {
+    let (device, instance) = served("beside");
+    let turns = || {
+        device
+            .hold()
+            .as_ref()
+            .and_then(Driver::engine)
+            .unwrap()
+            .turns
+    };
+    let before = turns();
+    for patience in [0, 1] {
+        let mut looks = 0;
+        let look = || {
+            looks += 1;
+            None::<()>
+        };
+        let limit = Some(Duration::from_millis(patience));
+        assert_eq!(wait(device, Event::CONTROL, limit, look), Err(TimedOut));
+        // Once more at the end of its time, and it may be woken early.
+        assert!(looks == 1 || patience > 0, "{looks} looks");
+    }
+    assert_eq!(turns(), before);
+    assert!(!device.sleepers.any());
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn who_waits_beside_a_core_finds_what_is_announced() {
+    let (device, instance) = served("announced");
+    for round in 0..50 {
+        let found = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..round * 200 {
+                    core::hint::spin_loop();
+                }
+                let mut held = device.hold();
+                found.store(true, Ordering::Relaxed);
+                let driver = held.as_mut().unwrap();
+                driver.engine_mut().unwrap().path.happened = Event::on_listener(7);
+                device.announce(driver);
+            });
+            let look = || found.load(Ordering::Relaxed).then_some(());
+            let event = Event::CONTROL.or(Event::on_listener(7));
+            assert_eq!(wait(device, event, None, look), Ok(()), "round {round}");
+        });
+    }
+    assert!(!device.sleepers.any());
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn who_waits_beside_a_core_that_sleeps_wakes_it() {
+    let (device, instance) = served("rouses");
+    let event = sys::Event::new().unwrap();
+    device.rest.core.polled_by(event.try_clone().unwrap());
+    let look = || {
+        // Its connection call set a timer, of which the core knew nothing.
+        let begun = Instant::now();
+        event.sleep(None, Duration::from_secs(20));
+        (begun.elapsed() < Duration::from_secs(10)).then_some(())
+    };
+    let lie_down = |until_ns| {
+        let _turn = device.hold();
+        device.rest.core.lie_down(until_ns);
+    };
+    lie_down(50_000_000);
+    let limit = Some(Duration::from_millis(1));
+    assert_eq!(wait(device, Event::CONTROL, limit, look), Ok(()));
+    assert!(crate::device::close(device, instance));
+}
+
+#[test]
+fn a_core_oversleeps_an_earlier_timer_and_what_waits_for_room() {
+    use fcvi_frame::connect::{Discriminator, HostAddress, NetAddress};
+    let (device, instance) = served("oversleeps");
+    let core = &device.rest.core;
+    let oversleeps = || core.oversleeps(device.hold().as_ref().unwrap());
+    let until = |limit_ns| {
+        let mut held = device.hold();
+        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        core.lie_down(poller.clock.now_ns() + limit_ns);
+    };
+    assert!(!oversleeps(), "it is awake");
+    until(1_000_000_000_000);
+    assert!(!oversleeps(), "nothing is to be done");
+    let settings = crate::vi::ViSettings {
+        reliability: 2,
+        max_transfer_bytes: 4096,
+        ptag: crate::nic::create_ptag(instance).unwrap(),
+        ..crate::vi::ViSettings::default()
+    };
+    let vi = crate::nic::create_vi(instance, &settings, 0, 0).unwrap();
+    let address = |name: &[u8]| NetAddress {
+        host: HostAddress(device.host),
+        discriminator: Discriminator::new(name).unwrap(),
+    };
+    let limit = Some(Duration::from_secs(10));
+    let (local, remote) = (address(b"here"), address(b"there"));
+    crate::nic::connect_peer_request(vi, &local, &remote, limit).unwrap();
+    assert!(oversleeps(), "its time is over before");
+    until(1);
+    assert!(!oversleeps(), "it gets up before");
+    {
+        let mut held = device.hold();
+        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mbuf = poller.path.port.alloc([0xFF; 6]).unwrap();
+        assert!(poller.path.batch.push(mbuf).is_ok());
+    }
+    assert!(oversleeps(), "a frame waits for room");
+    core.get_up();
+    assert!(!oversleeps());
+    {
+        let mut held = device.hold();
+        let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+        let mbuf = poller.path.batch.pop().unwrap();
+        poller.path.port.free(mbuf);
+    }
     assert!(crate::device::close(device, instance));
 }

@@ -5,7 +5,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::explore;
-use crate::token::{Held, Token};
+use crate::token::{Held, Token, Unbias};
 
 /// What the token guards: loom fails the model when two threads are at it, or one does not see what another did.
 type Guarded = Arc<Token<UnsafeCell<u32>>>;
@@ -109,5 +109,26 @@ fn an_owner_a_thread_that_tries_and_a_guest() {
         let entered = u32::from(other.join().expect("the other thread ends"));
         guest.join().expect("the guest ends");
         assert_eq!(total(&token), 3 + entered);
+    });
+}
+
+#[test]
+fn an_owner_and_one_who_ends_biases_before_it_enters() {
+    explore(3, || {
+        let token = guarded();
+        let owner = {
+            let token = Arc::clone(&token);
+            thread::spawn(move || {
+                add(token.hold());
+                add(token.hold());
+                add(token.hold());
+            })
+        };
+        let mut unbias = Unbias::default();
+        unbias.add(&*token);
+        drop(unbias);
+        add(token.hold());
+        owner.join().expect("the owner ends");
+        assert_eq!(total(&token), 4);
     });
 }

@@ -22,11 +22,22 @@ pub(crate) fn guarded(call: &'static str, body: impl FnOnce() -> vipl::Result<()
     }
 }
 
+/// The same for an export that answers something else: `otherwise`, after a panic.
+pub(crate) fn guarded_or<T>(call: &'static str, otherwise: T, body: impl FnOnce() -> T) -> T {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(answer) => answer,
+        Err(_) => {
+            contained(call);
+            otherwise
+        }
+    }
+}
+
 #[cold]
 fn contained(call: &'static str) -> VipReturn {
     // Relaxed: a flag of its own, nothing is published with it.
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        log::error!("{call}: internal error contained, VIP_ERROR_RESOURCE returned");
+        log::error!("{call}: internal error contained, an error returned");
     }
     VipReturn::ErrorResource
 }
@@ -49,5 +60,8 @@ mod tests {
             VipReturn::ErrorResource
         );
         assert!(REPORTED.load(Ordering::Relaxed));
+        let answer = guarded_or("d", 1, || panic!("deliberate, part of a test"));
+        assert_eq!(answer, 1);
+        assert_eq!(guarded_or("e", 1, || 2), 2);
     }
 }

@@ -25,6 +25,7 @@
 //! | `peer` | VipConnectPeerRequest VipConnectPeerDone VipConnectPeerWait |
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
+//! | `shared` | viaduct_alloc viaduct_free, which `viaduct.h` declares: not of the guide |
 
 mod address;
 mod attributes;
@@ -39,6 +40,7 @@ mod notify;
 mod peer;
 mod pointer;
 mod queue;
+mod shared;
 mod types;
 mod vi;
 
@@ -56,6 +58,7 @@ pub use queue::{
     VipCQDone, VipCQWait, VipPostRecv, VipPostSend, VipRecvDone, VipRecvWait, VipSendDone,
     VipSendWait,
 };
+pub use shared::{viaduct_alloc, viaduct_free};
 pub use types::{
     CqHandlerFn, ErrorHandlerFn, QueueHandlerFn, RawHandle, VipAutodiscoveryList, VipBoolean,
     VipErrorDescriptor, VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong,

@@ -131,7 +131,37 @@ fn calls_from_cxx() {
     succeed(&mut installation.command(&program));
 }
 
-/// The shared object exports what the header declares, and nothing else.
+/// Any C or C++ program can read the header of the extensions, alone and behind the guide's.
+#[test]
+fn extensions_in_every_language() {
+    let installation = Installation::new("extensions");
+    let source = installation.file("extensions.c");
+    for others in ["", "#include <vipl.h>\n"] {
+        let text = format!(
+            "{others}#include <viaduct.h>\n#include <viaduct.h>\n\
+             void *(*allocate)(size_t) = viaduct_alloc;\nvoid (*release)(void *) = viaduct_free;\n\
+             int main(void) {{ void *m = allocate(1); release(m); return m == 0; }}\n"
+        );
+        fs::write(&source, text).expect("the source");
+        let source = source.to_str().expect("a path that is text");
+        for language in LANGUAGES {
+            let program = installation.compile("extensions", &[source], language, Linkage::Shared);
+            succeed(&mut installation.command(&program));
+        }
+    }
+}
+
+/// The functions that `viaduct.h` declares.
+fn declared_extensions() -> BTreeSet<String> {
+    let header = tests_directory().join("../include/viaduct.h");
+    let header = fs::read_to_string(header).expect("the header");
+    let prototypes = header.split("extern void ").skip(1);
+    prototypes
+        .filter_map(|rest| Some(rest.split_once('(')?.0.trim_start_matches('*').to_owned()))
+        .collect()
+}
+
+/// The shared object exports what the headers declare, and nothing else.
 #[test]
 fn exports_are_the_declarations() {
     let installation = Installation::new("exports");
@@ -148,8 +178,13 @@ fn exports_are_the_declarations() {
         .collect();
     let calls: BTreeSet<String> = CALLS.iter().map(|call| call.name.to_owned()).collect();
     assert_eq!(calls.len(), 41);
-    assert_eq!(exported, calls);
     assert_eq!(declared_calls(), calls);
+    let extensions = declared_extensions();
+    assert_eq!(
+        extensions,
+        ["viaduct_alloc", "viaduct_free"].map(str::to_owned).into()
+    );
+    assert_eq!(exported, calls.union(&extensions).cloned().collect());
 
     let output = succeed(Command::new("readelf").arg("-d").arg(&library));
     let dynamic = String::from_utf8(output.stdout).expect("text");

@@ -44,17 +44,26 @@ fn full_as_two_processes() {
     as_two_processes(Phase::Full);
 }
 
-/// Both ends in one process: each test that does not need two passes there, too.
-#[test]
-fn all_phases_in_one_process() {
-    let installation = Installation::new("one");
+fn in_one_process(installation: &Installation) {
     for phase in Phase::ALL {
         let programs = programs(phase);
-        let suite = Suite::build(&installation, &programs);
+        let suite = Suite::build(installation, &programs);
         for program in &programs {
             suite.run(program, &mut installation.command(&suite.path(program)));
         }
     }
+}
+
+/// Both ends in one process: each test that does not need two passes there, too.
+#[test]
+fn all_phases_in_one_process() {
+    in_one_process(&Installation::new("one"));
+}
+
+/// The same with messages that need no frames.
+#[test]
+fn all_phases_by_the_shortcut() {
+    in_one_process(&Installation::with_keys("shortcut", "shortcut = true"));
 }
 
 /// membarrier(2) is refused, as by an old kernel: the library takes its slower way.

@@ -40,3 +40,11 @@ fn under_valgrind_fuzz() {
     let path = installation.compile_with_harness("fuzz", "c/fuzz.c");
     installation.run_checks(&mut installation.command_under_valgrind(&path));
 }
+
+/// The allocator of `viaduct.h`.
+#[test]
+fn under_valgrind_shared() {
+    let installation = Installation::new("valgrind-shared");
+    let path = installation.compile_with_harness("shared", "c/shared.c");
+    installation.run_checks(&mut installation.command_under_valgrind(&path));
+}

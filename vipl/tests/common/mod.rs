@@ -4,6 +4,7 @@
 // Every test program takes what it needs.
 #![allow(dead_code)]
 
+pub(crate) mod datapath;
 pub(crate) mod raw;
 
 use std::process::{Child, Command};
@@ -180,11 +181,19 @@ pub(crate) fn pair_on(client: Nic, server: Nic) -> (End, End) {
 }
 
 /// Asks again for as long as nobody waits there yet, as clients do.
-pub(crate) fn persist<T>(mut request: impl FnMut() -> Result<T>) -> Result<T> {
+pub(crate) fn persist<T>(request: impl FnMut() -> Result<T>) -> Result<T> {
+    persist_while(VipError::NoMatch, request)
+}
+
+/// Asks again for as long as this is the answer.
+pub(crate) fn persist_while<T>(
+    not_yet: VipError,
+    mut request: impl FnMut() -> Result<T>,
+) -> Result<T> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         match request() {
-            Err(VipError::NoMatch) if Instant::now() < deadline => thread::yield_now(),
+            Err(error) if error == not_yet && Instant::now() < deadline => thread::yield_now(),
             outcome => return outcome,
         }
     }

@@ -6,6 +6,7 @@ use crate::tree::Tree;
 
 pub mod arrows;
 pub mod atomics;
+pub mod e2e_steps;
 pub mod links;
 pub mod lints;
 pub mod machine_paths;
@@ -25,9 +26,10 @@ pub struct Rule {
 }
 
 /// Every rule.
-pub const ALL: [Rule; 11] = [
+pub const ALL: [Rule; 12] = [
     arrows::RULE,
     atomics::RULE,
+    e2e_steps::RULE,
     links::RULE,
     lints::RULE,
     machine_paths::RULE,

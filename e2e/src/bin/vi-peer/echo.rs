@@ -15,6 +15,9 @@ use crate::{Failure, Server, message};
 const LOOK_UP: Timeout = Timeout::After(Duration::from_millis(100));
 /// How often a client tells how far it is.
 const TELL_EACH: Duration = Duration::from_millis(20);
+/// A client that is later than this does not make up for it: how slow it was would be hidden by
+/// how fast it is afterwards.
+const DEBT: Duration = Duration::from_millis(10);
 /// Receives for each client.
 const RECEIVES: usize = 2;
 
@@ -95,7 +98,11 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
     for descriptor in make_descriptors(&shared.nic, &shared.ptag, RECEIVES)? {
         receives.post(descriptor)?;
     }
-    request.accept(&vi)?;
+    match request.accept(&vi) {
+        // The client died while it asked.
+        Err(VipError::Timeout) => return Ok(0),
+        outcome => outcome?,
+    }
     println!("connected {name}");
     let mut messages = 0;
     while !stop_is_asked(&shared.stop) {
@@ -125,7 +132,7 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
 }
 
 /// Sends and checks what comes back until the input or the connection ends.
-pub(crate) fn ping(server: &Server, own: &str) -> Result<(), Failure> {
+pub(crate) fn ping(server: &Server, own: &str, per_second: Option<u32>) -> Result<(), Failure> {
     let mut station = Station::open()?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(2)?;
@@ -142,8 +149,15 @@ pub(crate) fn ping(server: &Server, own: &str) -> Result<(), Failure> {
     });
     let mut serial = 0;
     let mut told = Instant::now();
+    let mut due = Instant::now();
     let mut is_lost = false;
     while !is_lost && !stop_is_asked(&stop) {
+        if let Some(per_second) = per_second {
+            let now = Instant::now();
+            let earliest = now.checked_sub(DEBT).unwrap_or(now);
+            due = (due + Duration::from_secs(1) / per_second).max(earliest);
+            thread::park_timeout(due.saturating_duration_since(now));
+        }
         is_lost = !round_trip(&vi, serial, &mut descriptors)?;
         serial += u64::from(!is_lost);
         if told.elapsed() >= TELL_EACH {
@@ -180,7 +194,7 @@ pub(crate) fn round_trip(
         .take(patience)?
         .ok_or("no echo on a connection that stands")?;
     let sent = sends.take(patience)?.ok_or("a send does not complete")?;
-    if received.status.is_flushed() {
+    if received.status.is_flushed() || sent.status.is_flushed() {
         return Ok(false);
     }
     if !received.status.is_ok() || !sent.status.is_ok() {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use vipl::{ReliabilityLevel, Timeout, ViState, VipError};
+use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState, VipError};
 
 use crate::echo::round_trip;
 use crate::queue::{Queue, Side};
@@ -13,9 +13,14 @@ use crate::{Failure, Server};
 const MESSAGES: u64 = 10;
 
 /// Connects so many times and once more; the NIC fails each time but the last.
-pub(crate) fn outlive(server: &Server, own: &str, failures: u32) -> Result<(), Failure> {
+pub(crate) fn outlive(
+    server: &Server,
+    own: &str,
+    failures: u32,
+    busy: bool,
+) -> Result<(), Failure> {
     for round in 0..failures {
-        until_it_fails(server, own, round)?;
+        until_it_fails(server, own, round, busy)?;
         println!("closed {round}");
         let mut line = String::new();
         if io::stdin().read_line(&mut line)? == 0 {
@@ -39,7 +44,7 @@ pub(crate) fn outlive(server: &Server, own: &str, failures: u32) -> Result<(), F
 
 /// One opening, from a good connection to the failure, and what the guide lets the program do
 /// then (VIPL 7.5).
-fn until_it_fails(server: &Server, own: &str, round: u32) -> Result<(), Failure> {
+fn until_it_fails(server: &Server, own: &str, round: u32, busy: bool) -> Result<(), Failure> {
     let mut station = Station::open()?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(3)?;
@@ -49,9 +54,13 @@ fn until_it_fails(server: &Server, own: &str, round: u32) -> Result<(), Failure>
             return Err("the connection is lost before anything failed".into());
         }
     }
-    let mut receives = Queue::new(&vi, Side::Receive);
-    receives.post(descriptors.pop().ok_or("a descriptor is missing")?)?;
+    let idle = descriptors.pop().ok_or("a descriptor is missing")?;
     println!("alive {round}");
+    if busy {
+        keep_busy(&station, &vi, &mut descriptors)?;
+    }
+    let mut receives = Queue::new(&vi, Side::Receive);
+    receives.post(idle)?;
     let received = receives
         .take(Timeout::After(PATIENCE))?
         .ok_or("a receive is kept on a NIC that failed")?;
@@ -73,5 +82,21 @@ fn until_it_fails(server: &Server, own: &str, round: u32) -> Result<(), Failure>
         other => return Err(format!("a request on a NIC that failed: {other:?}").into()),
     }
     vi.disconnect()?;
+    Ok(())
+}
+
+/// Messages there and back, and memory registered for some, until the connection is lost.
+fn keep_busy(station: &Station, vi: &Vi, descriptors: &mut Vec<Descriptor>) -> Result<(), Failure> {
+    let mut serial = MESSAGES;
+    while round_trip(vi, serial, descriptors)? {
+        serial += 1;
+        if !serial.is_multiple_of(MESSAGES) {
+            continue;
+        }
+        // A NIC that fails in the middle of this is found out by the next message.
+        if let Ok(fresh) = station.descriptors(descriptors.len()) {
+            *descriptors = fresh;
+        }
+    }
     Ok(())
 }

@@ -41,6 +41,9 @@ enum Role {
         /// What the client calls itself.
         #[arg(long)]
         own: String,
+        /// Round trips in a second; no more than some milliseconds are made up for. As fast as it goes without.
+        #[arg(long)]
+        per_second: Option<u32>,
     },
     /// Does what its input says, a line each, and tells what comes of it.
     Explore,
@@ -54,6 +57,9 @@ enum Role {
         /// How often the NIC fails.
         #[arg(long)]
         failures: u32,
+        /// It sends, receives and registers memory until the NIC fails.
+        #[arg(long)]
+        busy: bool,
     },
     /// Counts the messages of an unreliable connection.
     UdSink {
@@ -101,13 +107,18 @@ struct Server {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().role {
         Role::Serve { name } => echo::serve(&name),
-        Role::Ping { server, own } => echo::ping(&server, &own),
+        Role::Ping {
+            server,
+            own,
+            per_second,
+        } => echo::ping(&server, &own, per_second),
         Role::Explore => explore::explore(),
         Role::Outlive {
             server,
             own,
             failures,
-        } => failure::outlive(&server, &own, failures),
+            busy,
+        } => failure::outlive(&server, &own, failures, busy),
         Role::UdSink { name } => flood::sink(&name),
         Role::UdSource { server, messages } => flood::source(&server, messages),
         Role::RdSink { name, rounds } => breaks::sink(&name, rounds),

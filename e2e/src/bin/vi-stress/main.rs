@@ -2,7 +2,7 @@
 //!
 //! Two processes of it, `run --side left` and `run --side right`, connect all slots to each other and send, write, read,
 //! disconnect and connect again until their time is over; `judge` then compares the books of both. The NIC is
-//! `VINIC0` of the configuration that `VIADUCT_CONFIG` names. `ci/stress` does all of it.
+//! one of the configuration that `VIADUCT_CONFIG` names. `ci/stress` does all of it.
 //!
 //! | room | what is in it |
 //! | --- | --- |
@@ -64,6 +64,9 @@ enum Role {
         /// Frames may be lost between the sides.
         #[arg(long)]
         lossy: bool,
+        /// Other programs had most of the time: not everything that there is needs to have happened.
+        #[arg(long)]
+        among_others: bool,
     },
 }
 
@@ -87,6 +90,12 @@ struct Run {
     /// Threads.
     #[arg(long, default_value_t = 4)]
     threads: u16,
+    /// Other programs use the NIC, too: it is a datapath process's.
+    #[arg(long)]
+    among_others: bool,
+    /// The NIC.
+    #[arg(long, default_value = "VINIC0")]
+    nic: String,
     /// The host of the other side; without it, this host.
     #[arg(long)]
     host: Option<IpAddr>,
@@ -95,9 +104,19 @@ struct Run {
 fn main() -> ExitCode {
     let (name, outcome) = match Cli::parse().role {
         Role::Run(run) => (run.side.name(), side::run(&run)),
-        Role::Judge { left, right, lossy } => {
+        Role::Judge {
+            left,
+            right,
+            lossy,
+            among_others,
+        } => {
             let wire = if lossy { Wire::Lossy } else { Wire::Lossless };
-            ("judge", books::judge(&left, &right, wire))
+            let needed = if among_others {
+                books::LEAST
+            } else {
+                books::EVERYTHING
+            };
+            ("judge", books::judge(&left, &right, wire, needed))
         }
     };
     match outcome {

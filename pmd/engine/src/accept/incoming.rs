@@ -13,7 +13,7 @@ use crate::connect::credible;
 use crate::connection_iu::{ConnectionIu, Sequence};
 use crate::counters::Counter;
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
 
@@ -114,8 +114,9 @@ impl Engine {
             let void_at_ns = now_ns + u64::from(request.timeout_ms) * 1_000_000;
             self.timers.set(void_at_ns, TimerKey::Incoming(index));
         }
-        self.match_listener(&request.remote.discriminator, conn);
-        host.control_event();
+        if let Some(listener) = self.match_listener(&request.remote.discriminator, conn) {
+            host.control_event(Waiter::Request(listener));
+        }
     }
 
     /// Keeps a request in this place for its consumer.

@@ -6,7 +6,7 @@ use fcvi_frame::reason::ConnectReason;
 use crate::accept::incoming::IncomingState;
 use crate::accept::{ConnId, Indication};
 use crate::engine::Engine;
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 
 /// A consumer that waits for a request.
 #[derive(Debug)]
@@ -56,8 +56,13 @@ impl Engine {
         let held = self
             .incoming_mut(conn)
             .is_some_and(|i| i.state == IncomingState::Held);
-        if held && self.match_listener(&gone.discriminator, conn) {
-            host.control_event();
+        let other = if held {
+            self.match_listener(&gone.discriminator, conn)
+        } else {
+            None
+        };
+        if let Some(other) = other {
+            host.control_event(Waiter::Request(other));
             return;
         }
         if held {
@@ -73,18 +78,17 @@ impl Engine {
             .any(|l| l.matched.is_none() && l.discriminator == *discriminator)
     }
 
-    /// Gives a request to whoever waits longest for it. False if nobody does.
-    pub(super) fn match_listener(&mut self, discriminator: &Discriminator, conn: ConnId) -> bool {
-        let waiting = self
+    /// Gives a request to whoever waits longest for it, if anybody does.
+    pub(super) fn match_listener(
+        &mut self,
+        discriminator: &Discriminator,
+        conn: ConnId,
+    ) -> Option<u64> {
+        let listener = self
             .listeners
             .iter_mut()
-            .find(|l| l.matched.is_none() && l.discriminator == *discriminator);
-        match waiting {
-            Some(listener) => {
-                listener.matched = Some(conn);
-                true
-            }
-            None => false,
-        }
+            .find(|l| l.matched.is_none() && l.discriminator == *discriminator)?;
+        listener.matched = Some(conn);
+        Some(listener.id)
     }
 }

@@ -27,7 +27,7 @@ use crate::connect::{ConnectCommand, ConnectError, RemoteVi};
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 
 /// Which of two requests that match stands: the one of the port with the higher
 /// N_Port_Name, then the one with the higher connection ID. The last field only makes
@@ -128,7 +128,7 @@ impl Engine {
         ep.peer_request = Some(Box::new(request));
         if command.targets.is_empty() && !may_find_ports {
             ep.conclude(Err(ConnectError::NotReachable));
-            host.control_event();
+            host.control_event(Waiter::Outcome(vi));
             return Ok(());
         }
         host.set_state(vi, EndpointState::ConnectPending);

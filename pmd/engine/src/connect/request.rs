@@ -21,7 +21,7 @@ use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Phase, ViParams};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 
 /// What a port that was asked said so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -391,7 +391,7 @@ impl Engine {
         ep.conclude(Err(error));
         self.arm_connect_timer(vi);
         host.set_state(vi, EndpointState::Idle);
-        host.control_event();
+        host.control_event(Waiter::Outcome(vi));
     }
 
     /// Tells every port that may hold our request, except `keep`, that it is void.

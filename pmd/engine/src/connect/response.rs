@@ -15,7 +15,7 @@ use crate::connection_iu::Sequence;
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Link, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::Host;
+use crate::host::{Host, Waiter};
 use crate::synonym::{Check, skips};
 
 /// The exchange of ours that a RESP1 came on, and its next SEQ_CNT; `None` for an
@@ -286,6 +286,6 @@ impl Engine {
         self.arm_connect_timer(vi);
         self.counters.count(Counter::Connects);
         host.set_state(vi, EndpointState::Connected);
-        host.control_event();
+        host.control_event(Waiter::Outcome(vi));
     }
 }

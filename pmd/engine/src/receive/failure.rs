@@ -13,7 +13,7 @@ use crate::host::{AsyncError, Claim, Completion, Host, Status};
 
 /// Why a message cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// Frames are missing, or the message ended too early.
     Incomplete,
     /// It does not fit the descriptor or the VI.
@@ -26,7 +26,7 @@ impl Engine {
     /// Ends the open message with an error, as the level and the kind of message
     /// want it (vipl-semantics, table of errors). True if the VI goes on.
     #[cold]
-    pub(super) fn fail_message<H: Host>(
+    pub(crate) fn fail_message<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
@@ -125,7 +125,7 @@ impl Engine {
             Level::UnreliableDelivery => return true,
             Level::ReliableDelivery => {}
             Level::ReliableReception => {
-                if let Some(message) = &ep.rx.message {
+                if let Some(message) = ep.rx.message.as_ref().filter(|_| ep.shortcut.is_none()) {
                     let response = Response::to(message);
                     reason = self.refuse_message(vi, &response, reason, host);
                 }

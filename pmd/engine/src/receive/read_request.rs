@@ -1,5 +1,6 @@
 //! RDMA reads of the other end.
 
+use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::fc::FCtl;
 use fcvi_frame::fcoe::{Eof, Sof};
 use fcvi_frame::flags::message_request;
@@ -52,6 +53,23 @@ impl Engine {
         }
     }
 
+    /// Why the peer may not read there, if it may not: asked before a byte is read.
+    pub(crate) fn refuses_read<H: Host>(
+        &self,
+        vi: ViIndex,
+        header: &DeviceHeader,
+        host: &mut H,
+    ) -> Option<MessageReason> {
+        let params = self.endpoint(vi)?.params;
+        if !params.rdma_read {
+            Some(MessageReason::ReadNotEnabled)
+        } else if header.tot_len > params.max_transfer_bytes || !host.check_rdma_read(vi, header) {
+            Some(MessageReason::ReadProtection)
+        } else {
+            None
+        }
+    }
+
     fn accept_read<H: Host>(
         &mut self,
         now_ns: u64,
@@ -60,19 +78,9 @@ impl Engine {
         iu: &IuView<'_>,
         host: &mut H,
     ) {
-        let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
-            return;
-        };
         let header = &iu.header;
         let at = Sequence::answering(&frame.fc);
-        let reason = if !params.rdma_read {
-            Some(MessageReason::ReadNotEnabled)
-        } else if header.tot_len > params.max_transfer_bytes || !host.check_rdma_read(vi, header) {
-            Some(MessageReason::ReadProtection)
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
+        if let Some(reason) = self.refuses_read(vi, header, host) {
             self.refuse_read(now_ns, vi, at, header.msg_id, reason, host);
             return;
         }

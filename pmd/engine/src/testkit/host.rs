@@ -9,8 +9,8 @@ use fcvi_frame::frame::{FrameHeader, HeaderTemplate, PerFrame, seal};
 
 use super::rng::Rng;
 use crate::{
-    AsyncError, Claim, Completion, EndpointState, Host, Operation, SendWork, Status, Transmit,
-    ViIndex,
+    AsyncError, Claim, Completion, EndpointState, Host, Moved, Operation, SendWork, Status,
+    Transmit, ViIndex, Waiter,
 };
 
 /// What a consumer sees of a VI, in order.
@@ -206,6 +206,36 @@ impl TestHost {
             let end = u128::from(address) + u128::from(length_bytes);
             address >= region.base && end <= u128::from(region.base) + region.bytes.len() as u128
         })
+    }
+
+    /// Bytes of a region that a peer reads, if they are still there.
+    fn readable(
+        &self,
+        (address, handle): (u64, u32),
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Option<Vec<u8>> {
+        let region = self.regions.get(&handle)?;
+        let from = (address - region.base) as usize + offset_bytes as usize;
+        let to = from + bytes as usize;
+        (to as u64 <= region.gone_from).then(|| region.bytes[from..to].to_vec())
+    }
+
+    /// What was read goes into its descriptor, in order.
+    fn fill_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        let send = &mut self.vi(vi).sends[ahead as usize];
+        assert!(send.read, "a read");
+        assert_eq!(send.placed_bytes, offset_bytes, "in order");
+        let end = offset_bytes as usize + payload.len();
+        assert!(end <= send.data.len(), "inside");
+        if send.gone_from.is_some_and(|gone| end > gone as usize) {
+            return false;
+        }
+        send.data[offset_bytes as usize..end].copy_from_slice(payload);
+        send.placed_bytes = end as u32;
+        let place = Place::Read(send.id);
+        self.note_placement(vi, place, offset_bytes, payload);
+        true
     }
 
     fn push_data(
@@ -409,21 +439,8 @@ impl Host for TestHost {
     }
 
     fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
-        let queues = self.vi(vi);
-        assert!((ahead as usize) < queues.in_flight, "a read in flight");
-        let send = &mut queues.sends[ahead as usize];
-        assert!(send.read, "a read");
-        assert_eq!(send.placed_bytes, offset_bytes, "in order");
-        let end = offset_bytes as usize + payload.len();
-        assert!(end <= send.data.len(), "inside");
-        if send.gone_from.is_some_and(|gone| end > gone as usize) {
-            return false;
-        }
-        send.data[offset_bytes as usize..end].copy_from_slice(payload);
-        send.placed_bytes = end as u32;
-        let place = Place::Read(send.id);
-        self.note_placement(vi, place, offset_bytes, payload);
-        true
+        assert!((ahead as usize) < self.vi(vi).in_flight, "a read in flight");
+        self.fill_read(vi, ahead, offset_bytes, payload)
     }
 
     fn check_rdma_read(&mut self, _vi: ViIndex, source: &DeviceHeader) -> bool {
@@ -435,23 +452,53 @@ impl Host for TestHost {
         _vi: ViIndex,
         template: &HeaderTemplate,
         per_frame: &PerFrame,
-        (address, handle): (u64, u32),
+        source: (u64, u32),
         payload_bytes: u32,
         last: bool,
     ) -> Transmit {
         if self.room == 0 {
             return Transmit::NoRoom;
         }
-        let Some(region) = self.regions.get(&handle) else {
+        let Some(payload) = self.readable(source, per_frame.relative_offset, payload_bytes) else {
             return Transmit::Fault;
         };
-        let from = (address - region.base) as usize + per_frame.relative_offset as usize;
-        let to = from + payload_bytes as usize;
-        if to as u64 > region.gone_from {
-            return Transmit::Fault;
-        }
-        let payload = region.bytes[from..to].to_vec();
         self.push_data(template, per_frame, &payload, last)
+    }
+
+    fn move_message(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved {
+        let queues = self.vi(vi);
+        assert_eq!(queues.in_flight, 0, "nothing is in flight");
+        let send = queues.sends.front().expect("a send to move");
+        assert_eq!(send.operation(), operation);
+        let (from, to) = (offset_bytes as usize, (offset_bytes + bytes) as usize);
+        assert!(to <= send.data.len(), "inside");
+        if send.gone_from.is_some_and(|gone| to > gone as usize) {
+            return Moved::OwnGone;
+        }
+        let placed = match operation {
+            Operation::Send => {
+                let payload = send.data[from..to].to_vec();
+                self.place_receive(other, 0, offset_bytes, &payload)
+            }
+            Operation::Write { remote } => {
+                let payload = send.data[from..to].to_vec();
+                self.place_rdma_write(other, remote, offset_bytes, &payload)
+            }
+            Operation::Read { remote } => {
+                let Some(payload) = self.readable(remote, offset_bytes, bytes) else {
+                    return Moved::OtherGone;
+                };
+                self.fill_read(vi, 0, offset_bytes, &payload)
+            }
+        };
+        if placed { Moved::All } else { Moved::OtherGone }
     }
 
     fn resume(&mut self, vi: ViIndex) {
@@ -486,7 +533,7 @@ impl Host for TestHost {
         self.vi(vi).log.push(Event::Async(error));
     }
 
-    fn control_event(&mut self) {
+    fn control_event(&mut self, _who: Waiter) {
         self.control_events += 1;
     }
 

@@ -6,6 +6,9 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::iu::Opcode;
 
 use super::host::{Event, Receive, Received, Send, TestHost};
+pub(crate) use super::nodes::Node;
+use super::nodes::Nodes;
+use super::way::{Way, way};
 use super::wire::{Sent, Wire};
 use crate::recovery::MAX_REPAIRS;
 use crate::timer::KEYS_PER_VI;
@@ -20,17 +23,10 @@ pub(crate) const S: u64 = 1_000 * MS;
 pub(crate) const CLIENT: usize = 0;
 pub(crate) const SERVER: usize = 1;
 
-/// One N_Port.
-pub(crate) struct Node {
-    pub(crate) engine: Engine,
-    pub(crate) host: TestHost,
-    pub(crate) id: NPortId,
-}
-
 /// N_Ports on one wire.
 pub(crate) struct Net {
     pub(crate) now_ns: u64,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Nodes,
     pub(crate) wire: Wire,
 }
 
@@ -68,17 +64,34 @@ impl Net {
         };
         Self {
             now_ns: 5 * S,
-            nodes: configs.into_iter().enumerate().map(node).collect(),
+            nodes: Nodes::new(configs.into_iter().enumerate().map(node).collect()),
             wire: Wire::new(seed),
         }
     }
 
-    /// Two N_Ports.
+    /// Client and server, joined as [`way`] says.
     pub(crate) fn pair() -> Self {
-        Self::new(vec![config(CLIENT), config(SERVER)], 1)
+        Self::pair_with(1, |_| {})
     }
 
-    /// Two N_Ports with a VI each, connected, and their logs empty.
+    /// The same, with their configurations adjusted.
+    pub(crate) fn pair_with(seed: u64, adjust: impl Fn(&mut EngineConfig)) -> Self {
+        let nodes: &[usize] = match way() {
+            Way::Wire => &[CLIENT, SERVER],
+            Way::Port | Way::Shortcut => &[CLIENT],
+        };
+        let configs = nodes.iter().map(|node| {
+            let mut config = config(*node);
+            config.shortcut = way() == Way::Shortcut;
+            // As much as a frame carries.
+            config.shortcut_bytes = 2096;
+            adjust(&mut config);
+            config
+        });
+        Self::new(configs.collect(), seed)
+    }
+
+    /// Client and server with a VI each, connected, and their logs empty.
     pub(crate) fn connected(level: Level) -> (Self, ViIndex, ViIndex) {
         let mut net = Self::pair();
         let (a, b) = net.join(level);
@@ -287,6 +300,12 @@ impl Net {
 
     pub(crate) fn count(&self, node: usize, counter: Counter) -> u64 {
         self.nodes[node].engine.counters().get(counter)
+    }
+
+    /// What all nodes counted.
+    pub(crate) fn total(&self, counter: Counter) -> u64 {
+        let counts = self.nodes.iter().map(|n| n.engine.counters().get(counter));
+        counts.sum()
     }
 
     pub(crate) fn post_receive(&mut self, node: usize, vi: ViIndex, capacity_bytes: u32) -> u64 {

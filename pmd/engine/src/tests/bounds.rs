@@ -302,3 +302,30 @@ fn fit(net: &Net, to: usize, frame: &mut [u8], rng: &mut Rng) {
         _ => {}
     }
 }
+
+#[test]
+fn the_first_free_place_is_taken_next_and_none_is_taken_twice() {
+    let mut net = Net::pair();
+    let engine = &mut net.nodes[CLIENT].engine;
+    let places = engine.endpoints.len() as u32;
+    for place in 0..places {
+        assert_eq!(engine.create_vi(params(RD)), Some(ViIndex(place)));
+    }
+    assert_eq!(engine.create_vi(params(RD)), None);
+    let mut rng = Rng::new(7);
+    for _ in 0..50 {
+        let mut gone: Vec<_> = (0..5)
+            .map(|_| ViIndex(rng.next() as u32 % places))
+            .collect();
+        gone.sort_unstable();
+        gone.dedup();
+        for vi in gone.iter().rev() {
+            assert!(engine.destroy_vi(*vi));
+            assert!(!engine.destroy_vi(*vi), "it is gone");
+        }
+        for vi in gone {
+            assert_eq!(engine.create_vi(params(RD)), Some(vi));
+        }
+        assert_eq!(engine.create_vi(params(RD)), None);
+    }
+}

@@ -7,6 +7,7 @@ use fcvi_frame::iu::Opcode::{SendRequest, WriteRequest};
 use crate::testkit::host::{Event, Received, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, config, params, received, sent};
 use crate::testkit::rng::Rng;
+use crate::testkit::way::{Way, each_way, way};
 use crate::{Counter, Level, Pumped, Status, ViParams};
 
 const LEVELS: [Level; 2] = [Level::UnreliableDelivery, Level::ReliableDelivery];
@@ -22,146 +23,160 @@ fn sizes(room: usize) -> Vec<usize> {
 
 #[test]
 fn sends_of_all_sizes_around_frame_boundaries_arrive_whole() {
-    for level in LEVELS {
-        let (mut net, a, b) = Net::connected(level);
-        let mut rng = Rng::new(11);
-        for size in sizes(SEND_ROOM) {
-            let data = rng.bytes(size);
-            net.wire.trace.clear();
-            let (rx, tx) = (
-                net.post_receive(SERVER, b, size as u32),
-                net.post_send(CLIENT, a, &data),
+    each_way(|| {
+        for level in LEVELS {
+            let (mut net, a, b) = Net::connected(level);
+            let mut rng = Rng::new(11);
+            for size in sizes(SEND_ROOM) {
+                let data = rng.bytes(size);
+                net.wire.trace.clear();
+                let (rx, tx) = (
+                    net.post_receive(SERVER, b, size as u32),
+                    net.post_send(CLIENT, a, &data),
+                );
+                assert_eq!(net.log(CLIENT, a), [sent(tx, size as u32)]);
+                net.settle();
+                assert_eq!(net.log(SERVER, b), [received(rx, &data)], "{size} bytes");
+                let frames = net.frames(CLIENT, SendRequest);
+                let expected = match way() {
+                    Way::Wire | Way::Port => size.div_ceil(SEND_ROOM).max(1),
+                    Way::Shortcut => 0,
+                };
+                assert_eq!(frames.len(), expected);
+            }
+            let messages = sizes(SEND_ROOM).len() as u64;
+            assert_eq!(net.count(CLIENT, Counter::TxMessages), messages);
+            assert_eq!(net.count(SERVER, Counter::RxMessages), messages);
+            assert_eq!(
+                net.count(CLIENT, Counter::TxFrames),
+                net.count(SERVER, Counter::RxFrames)
             );
-            assert_eq!(net.log(CLIENT, a), [sent(tx, size as u32)]);
-            net.settle();
-            assert_eq!(net.log(SERVER, b), [received(rx, &data)], "{size} bytes");
-            let frames = net.frames(CLIENT, SendRequest);
-            assert_eq!(frames.len(), size.div_ceil(SEND_ROOM).max(1));
+            assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
         }
-        let messages = sizes(SEND_ROOM).len() as u64;
-        assert_eq!(net.count(CLIENT, Counter::TxMessages), messages);
-        assert_eq!(net.count(SERVER, Counter::RxMessages), messages);
-        assert_eq!(
-            net.count(CLIENT, Counter::TxFrames),
-            net.count(SERVER, Counter::RxFrames)
-        );
-        assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
-    }
+    });
 }
 
 #[test]
 fn rdma_writes_of_all_sizes_around_frame_boundaries_arrive_whole() {
-    for level in LEVELS {
-        let (mut net, a, b) = Net::connected(level);
-        let mut rng = Rng::new(12);
-        for size in sizes(WRITE_ROOM) {
-            let data = rng.bytes(size);
-            net.nodes[SERVER].host.register(7, 0x1000, size + 32);
-            let write = Send {
-                data: data.clone(),
-                remote: Some((0x1010, 7)),
-                ..Send::default()
-            };
-            let tx = net.post(CLIENT, a, write);
-            net.settle();
-            assert_eq!(net.log(CLIENT, a), [sent(tx, size as u32)]);
-            assert_eq!(net.log(SERVER, b), []);
-            let bytes = &net.nodes[SERVER].host.regions[&7].bytes;
-            assert_eq!(bytes[16..16 + size], data);
-            assert!(bytes[..16].iter().all(|b| *b == 0));
-            assert!(bytes[16 + size..].iter().all(|b| *b == 0));
+    each_way(|| {
+        for level in LEVELS {
+            let (mut net, a, b) = Net::connected(level);
+            let mut rng = Rng::new(12);
+            for size in sizes(WRITE_ROOM) {
+                let data = rng.bytes(size);
+                net.nodes[SERVER].host.register(7, 0x1000, size + 32);
+                let write = Send {
+                    data: data.clone(),
+                    remote: Some((0x1010, 7)),
+                    ..Send::default()
+                };
+                let tx = net.post(CLIENT, a, write);
+                net.settle();
+                assert_eq!(net.log(CLIENT, a), [sent(tx, size as u32)]);
+                assert_eq!(net.log(SERVER, b), []);
+                let bytes = &net.nodes[SERVER].host.regions[&7].bytes;
+                assert_eq!(bytes[16..16 + size], data);
+                assert!(bytes[..16].iter().all(|b| *b == 0));
+                assert!(bytes[16 + size..].iter().all(|b| *b == 0));
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn immediate_data_comes_with_sends_and_takes_a_receive_with_writes() {
-    for level in LEVELS {
-        let (mut net, a, b) = Net::connected(level);
-        net.nodes[SERVER].host.register(7, 0, 5000);
-        for size in [0, 1, 3000] {
-            for remote in [None, Some((0, 7))] {
-                let rx = net.post_receive(SERVER, b, if remote.is_some() { 0 } else { 3000 });
-                let data = vec![9; size];
-                let send = Send {
-                    data: data.clone(),
-                    immediate: Some(0x8000_0001),
-                    remote,
-                    ..Send::default()
-                };
-                net.post(CLIENT, a, send);
-                net.settle();
-                let placed = if remote.is_some() { Vec::new() } else { data };
-                let expected = Received {
-                    id: rx,
-                    status: Status::OK,
-                    length_bytes: size as u32,
-                    immediate: Some(0x8000_0001),
-                    remote_write: remote.is_some(),
-                    data: placed,
-                };
-                assert_eq!(net.log(SERVER, b), [Event::Received(expected)]);
+    each_way(|| {
+        for level in LEVELS {
+            let (mut net, a, b) = Net::connected(level);
+            net.nodes[SERVER].host.register(7, 0, 5000);
+            for size in [0, 1, 3000] {
+                for remote in [None, Some((0, 7))] {
+                    let rx = net.post_receive(SERVER, b, if remote.is_some() { 0 } else { 3000 });
+                    let data = vec![9; size];
+                    let send = Send {
+                        data: data.clone(),
+                        immediate: Some(0x8000_0001),
+                        remote,
+                        ..Send::default()
+                    };
+                    net.post(CLIENT, a, send);
+                    net.settle();
+                    let placed = if remote.is_some() { Vec::new() } else { data };
+                    let expected = Received {
+                        id: rx,
+                        status: Status::OK,
+                        length_bytes: size as u32,
+                        immediate: Some(0x8000_0001),
+                        remote_write: remote.is_some(),
+                        data: placed,
+                    };
+                    assert_eq!(net.log(SERVER, b), [Event::Received(expected)]);
+                }
             }
         }
-    }
+    });
 }
 
 #[test]
 fn a_receive_may_be_longer_than_the_message() {
-    let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
-    net.post_receive(SERVER, b, 100_000);
-    net.post_send(CLIENT, a, b"short");
-    net.settle();
-    assert_eq!(net.log(SERVER, b), [received(0, b"short")]);
+    each_way(|| {
+        let (mut net, a, b) = Net::connected(Level::ReliableDelivery);
+        net.post_receive(SERVER, b, 100_000);
+        net.post_send(CLIENT, a, b"short");
+        net.settle();
+        assert_eq!(net.log(SERVER, b), [received(0, b"short")]);
+    });
 }
 
 #[test]
 fn messages_of_both_directions_and_of_many_vis_do_not_mix() {
-    let mut net = Net::pair();
-    let pairs: Vec<_> = (0..8).map(|_| net.join(Level::ReliableDelivery)).collect();
-    net.clear_logs();
-    let data = |node: usize, vi: usize, n: u8| vec![n ^ (vi as u8) << 4; 100 + 3000 * node];
-    for (at, (a, b)) in pairs.iter().enumerate() {
-        for (node, vi) in [(CLIENT, *a), (SERVER, *b)] {
-            for n in 0..4 {
-                net.post_receive(node, vi, 8000);
-                net.nodes[node].host.post_send(
-                    vi,
-                    Send {
-                        data: data(node, at, n),
-                        ..Send::default()
-                    },
-                );
+    each_way(|| {
+        let mut net = Net::pair();
+        let pairs: Vec<_> = (0..8).map(|_| net.join(Level::ReliableDelivery)).collect();
+        net.clear_logs();
+        let data = |node: usize, vi: usize, n: u8| vec![n ^ (vi as u8) << 4; 100 + 3000 * node];
+        for (at, (a, b)) in pairs.iter().enumerate() {
+            for (node, vi) in [(CLIENT, *a), (SERVER, *b)] {
+                for n in 0..4 {
+                    net.post_receive(node, vi, 8000);
+                    net.nodes[node].host.post_send(
+                        vi,
+                        Send {
+                            data: data(node, at, n),
+                            ..Send::default()
+                        },
+                    );
+                }
             }
         }
-    }
-    // One frame of each VI in turn.
-    for _ in 0..100 {
-        for node in [CLIENT, SERVER] {
-            for (a, b) in &pairs {
-                let vi = if node == CLIENT { *a } else { *b };
-                let now_ns = net.now_ns;
-                net.act(node, |engine, host| engine.pump(now_ns, vi, 1, host));
+        // One frame of each VI in turn.
+        for _ in 0..100 {
+            for node in [CLIENT, SERVER] {
+                for (a, b) in &pairs {
+                    let vi = if node == CLIENT { *a } else { *b };
+                    let now_ns = net.now_ns;
+                    net.act(node, |engine, host| engine.pump(now_ns, vi, 1, host));
+                }
             }
         }
-    }
-    net.settle();
-    for (at, (a, b)) in pairs.iter().enumerate() {
-        for (node, vi) in [(CLIENT, *a), (SERVER, *b)] {
-            let log = net.log(node, vi);
-            let got: Vec<_> = log
-                .iter()
-                .filter(|e| matches!(e, Event::Received(_)))
-                .cloned()
-                .collect();
-            let peer = 1 - node;
-            let expected: Vec<_> = (0..4)
-                .map(|n| received(u64::from(n), &data(peer, at, n)))
-                .collect();
-            assert_eq!(got, expected);
-            assert_eq!(log.len(), 8);
+        net.settle();
+        for (at, (a, b)) in pairs.iter().enumerate() {
+            for (node, vi) in [(CLIENT, *a), (SERVER, *b)] {
+                let log = net.log(node, vi);
+                let got: Vec<_> = log
+                    .iter()
+                    .filter(|e| matches!(e, Event::Received(_)))
+                    .cloned()
+                    .collect();
+                let peer = 1 - node;
+                let expected: Vec<_> = (0..4)
+                    .map(|n| received(u64::from(n), &data(peer, at, n)))
+                    .collect();
+                assert_eq!(got, expected);
+                assert_eq!(log.len(), 8);
+            }
         }
-    }
+    });
 }
 
 #[test]
@@ -292,19 +307,21 @@ fn seq_cnt_wraps_in_the_middle_of_a_message() {
 
 #[test]
 fn the_whole_size_of_a_vi_can_be_sent() {
-    let mut net = Net::pair();
-    let size = ViParams {
-        max_transfer_bytes: 70_000,
-        ..params(Level::ReliableDelivery)
-    };
-    let (a, b) = (net.create(CLIENT, size), net.create(SERVER, size));
-    net.connect(a, b);
-    net.clear_logs();
-    let data = Rng::new(6).bytes(70_000);
-    net.post_receive(SERVER, b, 70_000);
-    net.post_send(CLIENT, a, &data);
-    net.settle();
-    assert_eq!(net.log(SERVER, b), [received(0, &data)]);
-    assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
-    assert_eq!(net.frames(CLIENT, WriteRequest).len(), 0);
+    each_way(|| {
+        let mut net = Net::pair();
+        let size = ViParams {
+            max_transfer_bytes: 70_000,
+            ..params(Level::ReliableDelivery)
+        };
+        let (a, b) = (net.create(CLIENT, size), net.create(SERVER, size));
+        net.connect(a, b);
+        net.clear_logs();
+        let data = Rng::new(6).bytes(70_000);
+        net.post_receive(SERVER, b, 70_000);
+        net.post_send(CLIENT, a, &data);
+        net.settle();
+        assert_eq!(net.log(SERVER, b), [received(0, &data)]);
+        assert_eq!(net.nodes[CLIENT].engine.exchange_usage(), (0, 0));
+        assert_eq!(net.frames(CLIENT, WriteRequest).len(), 0);
+    });
 }

@@ -12,6 +12,7 @@ use crate::testkit::net::{
     CLIENT, Net, S, SERVER, broken, params, receive_failed, received, send_failed, sent,
     without_partial_data,
 };
+use crate::testkit::way::{Way, each_way, way};
 use crate::{AsyncError, Counter, EndpointState, Level, Status, ViIndex, ViParams};
 
 const UD: Level = Level::UnreliableDelivery;
@@ -78,10 +79,10 @@ impl Case {
             assert_eq!(rest.last(), Some(&broken()[1]), "node {node}");
             assert_flushed_in_order(&rest[1..rest.len() - 1]);
             assert_eq!(self.net.state(node, vi), EndpointState::Error);
-            assert_eq!(self.net.count(node, Counter::Breaks), 1);
             let queues = self.net.nodes[node].host.vi(vi);
             assert!(queues.sends.is_empty() && queues.receives.is_empty());
         }
+        assert_eq!(self.net.total(Counter::Breaks), 2);
         self.net.advance(60 * S);
         for (node, vi) in [(CLIENT, self.a), (SERVER, self.b)] {
             assert_eq!(self.net.log(node, vi), []);
@@ -139,32 +140,38 @@ const LOCAL_FAULTS: [Status; 3] = [Status::FORMAT, Status::PROTECTION, Status::L
 
 #[test]
 fn local_error_ud() {
-    for fault in LOCAL_FAULTS {
-        for remote in [None, Some((0x1000, 7))] {
-            local_error(UD, remote, fault).goes_on(
-                &[send_failed(0, fault), sent(1, 6)],
-                &[received(0, b"second")],
-            );
+    each_way(|| {
+        for fault in LOCAL_FAULTS {
+            for remote in [None, Some((0x1000, 7))] {
+                local_error(UD, remote, fault).goes_on(
+                    &[send_failed(0, fault), sent(1, 6)],
+                    &[received(0, b"second")],
+                );
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn local_error_rd() {
-    for fault in LOCAL_FAULTS {
-        for remote in [None, Some((0x1000, 7))] {
-            local_error(RD, remote, fault).breaks(&[send_failed(0, fault)], &[]);
+    each_way(|| {
+        for fault in LOCAL_FAULTS {
+            for remote in [None, Some((0x1000, 7))] {
+                local_error(RD, remote, fault).breaks(&[send_failed(0, fault)], &[]);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn local_error_rr() {
-    for fault in LOCAL_FAULTS {
-        for remote in [None, Some((0x1000, 7))] {
-            local_error(RR, remote, fault).breaks(&[send_failed(0, fault)], &[]);
+    each_way(|| {
+        for fault in LOCAL_FAULTS {
+            for remote in [None, Some((0x1000, 7))] {
+                local_error(RR, remote, fault).breaks(&[send_failed(0, fault)], &[]);
+            }
         }
-    }
+    });
 }
 
 fn memory_gone_while_sending(level: Level, gone_from: u32, len: usize) -> Case {
@@ -180,26 +187,38 @@ fn memory_gone_while_sending(level: Level, gone_from: u32, len: usize) -> Case {
 
 #[test]
 fn memory_gone_while_sending_ud() {
-    let partial = Status::PROTECTION.with(Status::PARTIAL);
-    memory_gone_while_sending(UD, 0, 8).goes_on(&[send_failed(0, Status::PROTECTION)], &[]);
-    memory_gone_while_sending(UD, 0, 5000).goes_on(&[send_failed(0, Status::PROTECTION)], &[]);
-    let mut case = memory_gone_while_sending(UD, 3000, 5000);
-    case.net.advance(3 * S);
-    case.goes_on(&[send_failed(0, partial)], &[receive_failed(0, INCOMPLETE)]);
+    each_way(|| {
+        let partial = Status::PROTECTION.with(Status::PARTIAL);
+        // Without frames a message has its receive descriptor before its first byte is read.
+        let begun = match way() {
+            Way::Wire | Way::Port => &[] as &[Event],
+            Way::Shortcut => &[receive_failed(0, INCOMPLETE)],
+        };
+        let unread = [send_failed(0, Status::PROTECTION)];
+        memory_gone_while_sending(UD, 0, 8).goes_on(&unread, begun);
+        memory_gone_while_sending(UD, 0, 5000).goes_on(&unread, begun);
+        let mut case = memory_gone_while_sending(UD, 3000, 5000);
+        case.net.advance(3 * S);
+        case.goes_on(&[send_failed(0, partial)], &[receive_failed(0, INCOMPLETE)]);
+    });
 }
 
 #[test]
 fn memory_gone_while_sending_rd() {
-    let partial = Status::PROTECTION.with(Status::PARTIAL);
-    memory_gone_while_sending(RD, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
-    memory_gone_while_sending(RD, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
+    each_way(|| {
+        let partial = Status::PROTECTION.with(Status::PARTIAL);
+        memory_gone_while_sending(RD, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
+        memory_gone_while_sending(RD, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
+    });
 }
 
 #[test]
 fn memory_gone_while_sending_rr() {
-    let partial = Status::PROTECTION.with(Status::PARTIAL);
-    memory_gone_while_sending(RR, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
-    memory_gone_while_sending(RR, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
+    each_way(|| {
+        let partial = Status::PROTECTION.with(Status::PARTIAL);
+        memory_gone_while_sending(RR, 0, 8).breaks(&[send_failed(0, Status::PROTECTION)], &[]);
+        memory_gone_while_sending(RR, 3000, 5000).breaks(&[send_failed(0, partial)], &[]);
+    });
 }
 
 // --- A message arrives, no receive descriptor.
@@ -216,41 +235,47 @@ fn no_descriptor(level: Level, remote: bool, len: usize) -> Case {
 
 #[test]
 fn no_descriptor_ud() {
-    for remote in [false, true] {
-        for len in [0, 5000] {
-            let mut case = no_descriptor(UD, remote, len);
-            case.net.settle();
-            assert_eq!(case.net.count(SERVER, Counter::DropNoDescriptor), 1);
-            let bytes = &case.net.nodes[SERVER].host.regions[&7].bytes;
-            assert!(bytes.iter().all(|b| *b == 0));
-            case.goes_on(
-                &[sent(0, len as u32)],
-                &[Event::Async(AsyncError::ReceiveQueueEmpty)],
-            );
+    each_way(|| {
+        for remote in [false, true] {
+            for len in [0, 5000] {
+                let mut case = no_descriptor(UD, remote, len);
+                case.net.settle();
+                assert_eq!(case.net.count(SERVER, Counter::DropNoDescriptor), 1);
+                let bytes = &case.net.nodes[SERVER].host.regions[&7].bytes;
+                assert!(bytes.iter().all(|b| *b == 0));
+                case.goes_on(
+                    &[sent(0, len as u32)],
+                    &[Event::Async(AsyncError::ReceiveQueueEmpty)],
+                );
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn no_descriptor_rd() {
-    for remote in [false, true] {
-        no_descriptor(RD, remote, 10).breaks(
-            &[sent(0, 10)],
-            &[Event::Async(AsyncError::ReceiveQueueEmpty)],
-        );
-    }
+    each_way(|| {
+        for remote in [false, true] {
+            no_descriptor(RD, remote, 10).breaks(
+                &[sent(0, 10)],
+                &[Event::Async(AsyncError::ReceiveQueueEmpty)],
+            );
+        }
+    });
 }
 
 #[test]
 fn no_descriptor_rr() {
-    for remote in [false, true] {
-        for len in [0, 10, 5000] {
-            no_descriptor(RR, remote, len).breaks(
-                &[send_failed(0, Status::REMOTE_DESCRIPTOR)],
-                &[Event::Async(AsyncError::ReceiveQueueEmpty)],
-            );
+    each_way(|| {
+        for remote in [false, true] {
+            for len in [0, 10, 5000] {
+                no_descriptor(RR, remote, len).breaks(
+                    &[send_failed(0, Status::REMOTE_DESCRIPTOR)],
+                    &[Event::Async(AsyncError::ReceiveQueueEmpty)],
+                );
+            }
         }
-    }
+    });
 }
 
 // --- Receive descriptor too small, or message above MaxTransferSize.
@@ -263,28 +288,34 @@ fn too_short(level: Level, capacity: u32, len: usize) -> Case {
 
 #[test]
 fn receive_too_short_ud() {
-    for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
-        too_short(UD, capacity, len)
-            .goes_on(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
-    }
+    each_way(|| {
+        for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
+            too_short(UD, capacity, len)
+                .goes_on(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
+        }
+    });
 }
 
 #[test]
 fn receive_too_short_rd() {
-    for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
-        too_short(RD, capacity, len)
-            .breaks(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
-    }
+    each_way(|| {
+        for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
+            too_short(RD, capacity, len)
+                .breaks(&[sent(0, len as u32)], &[receive_failed(0, Status::LENGTH)]);
+        }
+    });
 }
 
 #[test]
 fn receive_too_short_rr() {
-    for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
-        too_short(RR, capacity, len).breaks(
-            &[send_failed(0, Status::REMOTE_DESCRIPTOR)],
-            &[receive_failed(0, Status::LENGTH)],
-        );
-    }
+    each_way(|| {
+        for (capacity, len) in [(0, 1), (63, 64), (2096, 2097), (3000, 9000)] {
+            too_short(RR, capacity, len).breaks(
+                &[send_failed(0, Status::REMOTE_DESCRIPTOR)],
+                &[receive_failed(0, Status::LENGTH)],
+            );
+        }
+    });
 }
 
 fn above_max_transfer_size(level: Level) -> Case {
@@ -304,20 +335,26 @@ fn above_max_transfer_size(level: Level) -> Case {
 
 #[test]
 fn above_max_transfer_size_ud() {
-    let failed = receive_failed(0, Status::LENGTH);
-    above_max_transfer_size(UD).goes_on(&[sent(0, 101)], &[failed]);
+    each_way(|| {
+        let failed = receive_failed(0, Status::LENGTH);
+        above_max_transfer_size(UD).goes_on(&[sent(0, 101)], &[failed]);
+    });
 }
 
 #[test]
 fn above_max_transfer_size_rd() {
-    let failed = receive_failed(0, Status::LENGTH);
-    above_max_transfer_size(RD).breaks(&[sent(0, 101)], &[failed]);
+    each_way(|| {
+        let failed = receive_failed(0, Status::LENGTH);
+        above_max_transfer_size(RD).breaks(&[sent(0, 101)], &[failed]);
+    });
 }
 
 #[test]
 fn above_max_transfer_size_rr() {
-    let failed = receive_failed(0, Status::LENGTH);
-    above_max_transfer_size(RR).breaks(&[send_failed(0, Status::REMOTE_DESCRIPTOR)], &[failed]);
+    each_way(|| {
+        let failed = receive_failed(0, Status::LENGTH);
+        above_max_transfer_size(RR).breaks(&[send_failed(0, Status::REMOTE_DESCRIPTOR)], &[failed]);
+    });
 }
 
 // --- Receive descriptor malformed, or its memory not valid.
@@ -344,33 +381,39 @@ fn faulty_receive(fault: Status) -> Receive {
 
 #[test]
 fn receive_malformed_ud() {
-    for fault in [Status::FORMAT, Status::PROTECTION] {
-        let failed = receive_failed(0, fault);
-        bad_receive(UD, faulty_receive(fault), false).goes_on(&[sent(0, 8)], &[failed]);
-        let failed = remote_write_failed(0, fault);
-        bad_receive(UD, faulty_receive(fault), true).goes_on(&[sent(0, 8)], &[failed]);
-    }
+    each_way(|| {
+        for fault in [Status::FORMAT, Status::PROTECTION] {
+            let failed = receive_failed(0, fault);
+            bad_receive(UD, faulty_receive(fault), false).goes_on(&[sent(0, 8)], &[failed]);
+            let failed = remote_write_failed(0, fault);
+            bad_receive(UD, faulty_receive(fault), true).goes_on(&[sent(0, 8)], &[failed]);
+        }
+    });
 }
 
 #[test]
 fn receive_malformed_rd() {
-    for fault in [Status::FORMAT, Status::PROTECTION] {
-        let failed = receive_failed(0, fault);
-        bad_receive(RD, faulty_receive(fault), false).breaks(&[sent(0, 8)], &[failed]);
-        let failed = remote_write_failed(0, fault);
-        bad_receive(RD, faulty_receive(fault), true).breaks(&[sent(0, 8)], &[failed]);
-    }
+    each_way(|| {
+        for fault in [Status::FORMAT, Status::PROTECTION] {
+            let failed = receive_failed(0, fault);
+            bad_receive(RD, faulty_receive(fault), false).breaks(&[sent(0, 8)], &[failed]);
+            let failed = remote_write_failed(0, fault);
+            bad_receive(RD, faulty_receive(fault), true).breaks(&[sent(0, 8)], &[failed]);
+        }
+    });
 }
 
 #[test]
 fn receive_malformed_rr() {
-    for fault in [Status::FORMAT, Status::PROTECTION] {
-        let sender = [send_failed(0, Status::REMOTE_DESCRIPTOR)];
-        let failed = receive_failed(0, fault);
-        bad_receive(RR, faulty_receive(fault), false).breaks(&sender, &[failed]);
-        let failed = remote_write_failed(0, fault);
-        bad_receive(RR, faulty_receive(fault), true).breaks(&sender, &[failed]);
-    }
+    each_way(|| {
+        for fault in [Status::FORMAT, Status::PROTECTION] {
+            let sender = [send_failed(0, Status::REMOTE_DESCRIPTOR)];
+            let failed = receive_failed(0, fault);
+            bad_receive(RR, faulty_receive(fault), false).breaks(&sender, &[failed]);
+            let failed = remote_write_failed(0, fault);
+            bad_receive(RR, faulty_receive(fault), true).breaks(&sender, &[failed]);
+        }
+    });
 }
 
 fn receive_memory_gone(level: Level, gone_from: u32) -> Case {
@@ -388,55 +431,63 @@ fn receive_memory_gone(level: Level, gone_from: u32) -> Case {
 
 #[test]
 fn receive_memory_gone_ud() {
-    for gone_from in [0, 2096, 5999] {
-        let failed = receive_failed(0, Status::PROTECTION);
-        receive_memory_gone(UD, gone_from).goes_on(&[sent(0, 6000)], &[failed]);
-    }
+    each_way(|| {
+        for gone_from in [0, 2096, 5999] {
+            let failed = receive_failed(0, Status::PROTECTION);
+            receive_memory_gone(UD, gone_from).goes_on(&[sent(0, 6000)], &[failed]);
+        }
+    });
 }
 
 #[test]
 fn receive_memory_gone_rd() {
-    for gone_from in [0, 2096, 5999] {
-        let failed = receive_failed(0, Status::PROTECTION);
-        receive_memory_gone(RD, gone_from).breaks(&[sent(0, 6000)], &[failed]);
-    }
+    each_way(|| {
+        for gone_from in [0, 2096, 5999] {
+            let failed = receive_failed(0, Status::PROTECTION);
+            receive_memory_gone(RD, gone_from).breaks(&[sent(0, 6000)], &[failed]);
+        }
+    });
 }
 
 #[test]
 fn receive_memory_gone_rr() {
-    for gone_from in [0, 2096, 5999] {
-        let failed = receive_failed(0, Status::PROTECTION);
-        receive_memory_gone(RR, gone_from)
-            .breaks(&[send_failed(0, Status::REMOTE_DESCRIPTOR)], &[failed]);
-    }
+    each_way(|| {
+        for gone_from in [0, 2096, 5999] {
+            let failed = receive_failed(0, Status::PROTECTION);
+            receive_memory_gone(RR, gone_from)
+                .breaks(&[send_failed(0, Status::REMOTE_DESCRIPTOR)], &[failed]);
+        }
+    });
 }
 
 // --- The peer disconnects, or dies.
 
 #[test]
 fn peer_disconnects() {
-    for level in [UD, RD, RR] {
-        for leaver in [CLIENT, SERVER] {
-            let mut case = Case::new(level);
-            let (vi, other, other_vi) = if leaver == CLIENT {
-                (case.a, SERVER, case.b)
-            } else {
-                (case.b, CLIENT, case.a)
-            };
-            case.net.post_receive(CLIENT, case.a, 1);
-            case.net.disconnect(leaver, vi);
-            assert_eq!(case.net.state(leaver, vi), EndpointState::Idle);
-            let left = case.net.log(leaver, vi);
-            assert_eq!(left[0], Event::State(EndpointState::Idle));
-            assert_flushed_in_order(&left[1..]);
-            case.net.settle();
-            let log = case.net.log(other, other_vi);
-            assert_eq!(log.first(), Some(&broken()[0]));
-            assert_eq!(log.last(), Some(&broken()[1]));
-            assert_flushed_in_order(&log[1..log.len() - 1]);
-            assert_eq!(case.net.log(leaver, vi), []);
+    each_way(|| {
+        for level in [UD, RD, RR] {
+            for leaver in [CLIENT, SERVER] {
+                let mut case = Case::new(level);
+                let (vi, other, other_vi) = if leaver == CLIENT {
+                    (case.a, SERVER, case.b)
+                } else {
+                    (case.b, CLIENT, case.a)
+                };
+                case.net.post_receive(CLIENT, case.a, 1);
+                case.net.disconnect(leaver, vi);
+                assert_eq!(case.net.state(leaver, vi), EndpointState::Idle);
+                let left = case.net.log(leaver, vi);
+                assert_eq!(left[0], Event::State(EndpointState::Idle));
+                assert_flushed_in_order(&left[1..]);
+                case.net.settle();
+                let log = case.net.log(other, other_vi);
+                assert_eq!(log.first(), Some(&broken()[0]));
+                assert_eq!(log.last(), Some(&broken()[1]));
+                assert_flushed_in_order(&log[1..log.len() - 1]);
+                assert_eq!(case.net.log(leaver, vi), []);
+            }
         }
-    }
+    });
 }
 
 #[test]
@@ -457,25 +508,27 @@ fn peer_dies() {
 
 #[test]
 fn own_fatal_error() {
-    for level in [UD, RD, RR] {
-        let mut case = Case::new(level);
-        let (now_ns, b) = (case.net.now_ns, case.b);
-        case.net
-            .act(SERVER, |engine, host| engine.fail_vi(now_ns, b, host));
-        case.breaks(&[], &[]);
-    }
-    for pending in [false, true] {
-        let mut net = Net::pair();
-        let a = net.create(CLIENT, params(RD));
-        if pending {
-            net.request(CLIENT, a, "x", &[SERVER], None);
+    each_way(|| {
+        for level in [UD, RD, RR] {
+            let mut case = Case::new(level);
+            let (now_ns, b) = (case.net.now_ns, case.b);
+            case.net
+                .act(SERVER, |engine, host| engine.fail_vi(now_ns, b, host));
+            case.breaks(&[], &[]);
         }
-        let now_ns = net.now_ns;
-        net.act(CLIENT, |engine, host| engine.fail_vi(now_ns, a, host));
-        assert_eq!(net.state(CLIENT, a), EndpointState::Error);
-        assert_eq!(net.error(CLIENT, a).is_some(), pending);
-        net.disconnect(CLIENT, a);
-        assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
-        assert!(net.nodes[CLIENT].engine.destroy_vi(a));
-    }
+        for pending in [false, true] {
+            let mut net = Net::pair();
+            let a = net.create(CLIENT, params(RD));
+            if pending {
+                net.request(CLIENT, a, "x", &[SERVER], None);
+            }
+            let now_ns = net.now_ns;
+            net.act(CLIENT, |engine, host| engine.fail_vi(now_ns, a, host));
+            assert_eq!(net.state(CLIENT, a), EndpointState::Error);
+            assert_eq!(net.error(CLIENT, a).is_some(), pending);
+            net.disconnect(CLIENT, a);
+            assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
+            assert!(net.nodes[CLIENT].engine.destroy_vi(a));
+        }
+    });
 }

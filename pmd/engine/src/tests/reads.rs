@@ -9,6 +9,7 @@ use crate::testkit::net::{
     CLIENT, Net, S, SERVER, broken, config, params, read, received, send_failed, sent,
 };
 use crate::testkit::rng::Rng;
+use crate::testkit::way::{Way, each_way, way};
 use crate::{Counter, EngineConfig, Level, Pumped, Status, ViIndex};
 
 const RD: Level = Level::ReliableDelivery;
@@ -19,12 +20,7 @@ const SOURCE: (u64, u32) = (0x1000, 7);
 
 /// A connected pair, a region of random bytes at the server, and receives there.
 fn pair(level: Level, adjust: impl Fn(&mut EngineConfig)) -> (Net, ViIndex, ViIndex) {
-    let configs = [CLIENT, SERVER].map(|node| {
-        let mut config = config(node);
-        adjust(&mut config);
-        config
-    });
-    let mut net = Net::new(configs.to_vec(), 4);
+    let mut net = Net::pair_with(4, adjust);
     let (a, b) = net.join(level);
     net.clear_logs();
     net.wire.trace.clear();
@@ -56,23 +52,30 @@ fn nothing_open(net: &Net) {
 
 #[test]
 fn reads_of_all_sizes_around_frame_boundaries_come_whole() {
-    for level in LEVELS {
-        let (mut net, a, b) = pair(level, |_| {});
-        let near = |n: usize| (n * 2096).saturating_sub(3)..=n * 2096 + 3;
-        for size in (0..4).flat_map(near) {
-            net.wire.trace.clear();
-            let id = net.post_read(CLIENT, a, (0x1010, 7), size);
-            assert_eq!(net.log(CLIENT, a), []);
-            net.settle();
-            assert_eq!(net.log(CLIENT, a), [sent(id, size as u32)]);
-            assert_eq!(net.read_data(CLIENT, a), [(id, bytes_at(&net, 16, size))]);
-            assert_eq!(net.log(SERVER, b), [], "the target's consumer sees nothing");
-            assert_eq!(net.frames(CLIENT, ReadRequest).len(), 1);
-            let frames = net.frames(SERVER, ReadResponse).len();
-            assert_eq!(frames, size.div_ceil(2096).max(1));
+    each_way(|| {
+        for level in LEVELS {
+            let (mut net, a, b) = pair(level, |_| {});
+            let near = |n: usize| (n * 2096).saturating_sub(3)..=n * 2096 + 3;
+            for size in (0..4).flat_map(near) {
+                net.wire.trace.clear();
+                let id = net.post_read(CLIENT, a, (0x1010, 7), size);
+                let by_frames = way() != Way::Shortcut;
+                let at_once = net.log(CLIENT, a);
+                assert_eq!(at_once.is_empty(), by_frames);
+                net.settle();
+                let log = [at_once, net.log(CLIENT, a)].concat();
+                assert_eq!(log, [sent(id, size as u32)]);
+                assert_eq!(net.read_data(CLIENT, a), [(id, bytes_at(&net, 16, size))]);
+                assert_eq!(net.log(SERVER, b), [], "the target's consumer sees nothing");
+                let frames = size.div_ceil(2096).max(1);
+                let [asked, answered] = if by_frames { [1, frames] } else { [0, 0] };
+                let responses = net.ius().iter().filter(|iu| iu.1 == ReadResponse).count();
+                assert_eq!(net.frames(CLIENT, ReadRequest).len(), asked);
+                assert_eq!(responses, answered);
+            }
+            nothing_open(&net);
         }
-        nothing_open(&net);
-    }
+    });
 }
 
 /// The fields by which a network monitor follows a read [FCVI P-3, P-6].
@@ -328,16 +331,18 @@ fn a_peers_read_is_served_while_we_have_no_ox_id() {
 
 #[test]
 fn a_read_at_unreliable_delivery_is_a_format_error() {
-    let (mut net, a, b) = Net::connected(Level::UnreliableDelivery);
-    net.nodes[SERVER].host.register(7, 0x1000, 100);
-    net.post_receive(SERVER, b, 100);
-    net.post_read(CLIENT, a, SOURCE, 10);
-    net.post_send(CLIENT, a, b"goes on");
-    net.settle();
-    let log = [send_failed(0, Status::FORMAT), sent(1, 7)];
-    assert_eq!(net.log(CLIENT, a), log);
-    assert!(net.frames(CLIENT, ReadRequest).is_empty());
-    assert_eq!(net.log(SERVER, b), [received(0, b"goes on")]);
+    each_way(|| {
+        let (mut net, a, b) = Net::connected(Level::UnreliableDelivery);
+        net.nodes[SERVER].host.register(7, 0x1000, 100);
+        net.post_receive(SERVER, b, 100);
+        net.post_read(CLIENT, a, SOURCE, 10);
+        net.post_send(CLIENT, a, b"goes on");
+        net.settle();
+        let log = [send_failed(0, Status::FORMAT), sent(1, 7)];
+        assert_eq!(net.log(CLIENT, a), log);
+        assert!(net.frames(CLIENT, ReadRequest).is_empty());
+        assert_eq!(net.log(SERVER, b), [received(0, b"goes on")]);
+    });
 }
 
 #[test]
@@ -440,24 +445,26 @@ fn message_ids_and_seq_cnt_wrap_in_the_middle_of_a_read() {
 
 #[test]
 fn both_ends_read_at_once() {
-    for level in LEVELS {
-        let (mut net, a, b) = pair(level, |_| {});
-        net.nodes[CLIENT].host.register(5, 0, 10_000);
-        net.nodes[CLIENT].host.regions.get_mut(&5).unwrap().bytes = vec![0x5A; 10_000];
-        for _ in 0..6 {
-            net.post_read(CLIENT, a, SOURCE, 9_000);
-            net.post_read(SERVER, b, (0, 5), 9_000);
+    each_way(|| {
+        for level in LEVELS {
+            let (mut net, a, b) = pair(level, |_| {});
+            net.nodes[CLIENT].host.register(5, 0, 10_000);
+            net.nodes[CLIENT].host.regions.get_mut(&5).unwrap().bytes = vec![0x5A; 10_000];
+            for _ in 0..6 {
+                net.post_read(CLIENT, a, SOURCE, 9_000);
+                net.post_read(SERVER, b, (0, 5), 9_000);
+            }
+            net.settle();
+            let there = bytes_at(&net, 0, 9_000);
+            let got = net.read_data(CLIENT, a);
+            assert_eq!(got.len(), 6);
+            assert!(got.iter().all(|(_, data)| *data == there));
+            let got = net.read_data(SERVER, b);
+            assert_eq!(got.len(), 6);
+            assert!(got.iter().all(|(_, data)| *data == vec![0x5A; 9_000]));
+            nothing_open(&net);
         }
-        net.settle();
-        let there = bytes_at(&net, 0, 9_000);
-        let got = net.read_data(CLIENT, a);
-        assert_eq!(got.len(), 6);
-        assert!(got.iter().all(|(_, data)| *data == there));
-        let got = net.read_data(SERVER, b);
-        assert_eq!(got.len(), 6);
-        assert!(got.iter().all(|(_, data)| *data == vec![0x5A; 9_000]));
-        nothing_open(&net);
-    }
+    });
 }
 
 /// The connection ends at any moment of a mixed life, in any way: everything posted completes

@@ -119,7 +119,7 @@ impl Engine {
     /// A descriptor that must not be sent: completed with its fault; a reliable
     /// VI breaks. True if the VI goes on.
     #[cold]
-    fn refuse_local<H: Host>(
+    pub(crate) fn refuse_local<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,

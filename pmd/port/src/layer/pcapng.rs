@@ -4,7 +4,7 @@
 //! and writes files in the data path, which no other port does. A file that
 //! cannot be written costs the capture, never the traffic.
 
-mod format;
+pub mod format;
 #[cfg(test)]
 mod tests;
 
@@ -59,7 +59,7 @@ impl<P: Port, W: Write + Send> PcapngTee<P, W> {
     /// What `sink` says to the head.
     pub fn new(inner: P, mut sink: W) -> io::Result<Self> {
         let mut block = Vec::with_capacity(BURST_BYTES);
-        format::head(&mut block, inner.capabilities());
+        format::head(&mut block, inner.capabilities(), 0);
         sink.write_all(&block)?;
         sink.flush()?;
         Ok(Self {
@@ -107,7 +107,14 @@ impl<P: Port, W: Write + Send> PcapngTee<P, W> {
         self.block.clear();
         self.ends.clear();
         for mbuf in frames {
-            format::frame(&mut self.block, mbuf.bytes(), direction, now_ns);
+            let bytes = mbuf.bytes();
+            format::frame(
+                &mut self.block,
+                bytes,
+                bytes.len() as u32,
+                direction,
+                now_ns,
+            );
             self.ends.push(self.block.len());
         }
     }

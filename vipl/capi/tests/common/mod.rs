@@ -41,15 +41,20 @@ pub(crate) struct Installation {
 impl Installation {
     /// Installs what cargo has built for this test run.
     pub(crate) fn new(name: &str) -> Self {
-        Self::with(name, &[])
+        Self::with(name, &[], "")
+    }
+
+    /// The same; VINIC0 has these keys as well.
+    pub(crate) fn with_keys(name: &str, keys: &str) -> Self {
+        Self::with(name, &[], keys)
     }
 
     /// The same as links into the tree that cargo builds in.
     pub(crate) fn linked(name: &str) -> Self {
-        Self::with(name, &["--link"])
+        Self::with(name, &["--link"], "")
     }
 
-    fn with(name: &str, options: &[&str]) -> Self {
+    fn with(name: &str, options: &[&str], keys: &str) -> Self {
         let id = format!("{name}-{}", std::process::id());
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&id);
         fs::create_dir_all(&root).expect("a directory for the test");
@@ -64,7 +69,7 @@ impl Installation {
                 .args(options)
                 .arg(this.prefix()),
         );
-        fs::write(this.config(), nics(&id)).expect("the NIC configuration");
+        fs::write(this.config(), nics(&id, keys)).expect("the NIC configuration");
         this
     }
 
@@ -219,7 +224,7 @@ const FRAGILE_DIRECTORY: &str = "/dev/shm";
 /// The suite's NICs: one with the usual limits, one that has little of everything and two static neighbours,
 /// two on bad wires, and one to be damaged. Nothing is lost on the first two and the last: with this time-out no request is repeated, however slow the machine
 /// is under valgrind.
-fn nics(id: &str) -> String {
+fn nics(id: &str, keys: &str) -> String {
     let nic = |name: &str, keys: &str| {
         let segment = name.to_lowercase();
         format!(
@@ -234,7 +239,7 @@ fn nics(id: &str) -> String {
                   neighbour = [{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
                   { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
     [
-        nic("VINIC0", patient),
+        nic("VINIC0", &format!("{patient}\n{keys}")),
         nic("SMALL", &format!("{patient}\n{little}")),
         nic(
             "LOSSY",

@@ -5,6 +5,7 @@ use fcvi_frame::iu::Opcode::{DisconnectRequest, ReadResponse};
 use super::{Case, RD, RR, UD, remote_write_failed};
 use crate::testkit::host::{Event, Send};
 use crate::testkit::net::{CLIENT, Net, SERVER, params, send_failed, sent};
+use crate::testkit::way::each_way;
 use crate::{AsyncError, Counter, Level, Status, ViParams};
 
 /// Targets that are not allowed: beyond both ends, around the end of the address space, an
@@ -30,62 +31,74 @@ fn refused_write(level: Level, target: (u64, u32), len: usize, immediate: Option
 
 #[test]
 fn write_refused_ud() {
-    for (target, len) in BAD_TARGETS {
-        refused_write(UD, target, len, None).goes_on(
-            &[sent(0, len as u32)],
-            &[Event::Async(AsyncError::RdmaWriteProtection)],
-        );
-    }
+    each_way(|| {
+        for (target, len) in BAD_TARGETS {
+            refused_write(UD, target, len, None).goes_on(
+                &[sent(0, len as u32)],
+                &[Event::Async(AsyncError::RdmaWriteProtection)],
+            );
+        }
+    });
 }
 
 #[test]
 fn write_refused_rd() {
-    for (target, len) in BAD_TARGETS {
-        refused_write(RD, target, len, None).breaks(
-            &[sent(0, len as u32)],
-            &[Event::Async(AsyncError::RdmaWriteProtection)],
-        );
-    }
+    each_way(|| {
+        for (target, len) in BAD_TARGETS {
+            refused_write(RD, target, len, None).breaks(
+                &[sent(0, len as u32)],
+                &[Event::Async(AsyncError::RdmaWriteProtection)],
+            );
+        }
+    });
 }
 
 #[test]
 fn write_refused_rr() {
-    for (target, len) in BAD_TARGETS {
-        refused_write(RR, target, len, None).breaks(
-            &[send_failed(0, Status::RDMA_PROTECTION)],
-            &[Event::Async(AsyncError::RdmaWriteProtection)],
-        );
-    }
+    each_way(|| {
+        for (target, len) in BAD_TARGETS {
+            refused_write(RR, target, len, None).breaks(
+                &[send_failed(0, Status::RDMA_PROTECTION)],
+                &[Event::Async(AsyncError::RdmaWriteProtection)],
+            );
+        }
+    });
 }
 
 #[test]
 fn write_refused_with_immediate_ud() {
-    for (target, len) in BAD_TARGETS {
-        refused_write(UD, target, len, Some(1)).goes_on(
-            &[sent(0, len as u32)],
-            &[remote_write_failed(0, Status::PROTECTION)],
-        );
-    }
+    each_way(|| {
+        for (target, len) in BAD_TARGETS {
+            refused_write(UD, target, len, Some(1)).goes_on(
+                &[sent(0, len as u32)],
+                &[remote_write_failed(0, Status::PROTECTION)],
+            );
+        }
+    });
 }
 
 #[test]
 fn write_refused_with_immediate_rd() {
-    for (target, len) in BAD_TARGETS {
-        refused_write(RD, target, len, Some(1)).breaks(
-            &[sent(0, len as u32)],
-            &[remote_write_failed(0, Status::PROTECTION)],
-        );
-    }
+    each_way(|| {
+        for (target, len) in BAD_TARGETS {
+            refused_write(RD, target, len, Some(1)).breaks(
+                &[sent(0, len as u32)],
+                &[remote_write_failed(0, Status::PROTECTION)],
+            );
+        }
+    });
 }
 
 #[test]
 fn write_refused_with_immediate_rr() {
-    for (target, len) in BAD_TARGETS {
-        refused_write(RR, target, len, Some(1)).breaks(
-            &[send_failed(0, Status::RDMA_PROTECTION)],
-            &[remote_write_failed(0, Status::PROTECTION)],
-        );
-    }
+    each_way(|| {
+        for (target, len) in BAD_TARGETS {
+            refused_write(RR, target, len, Some(1)).breaks(
+                &[send_failed(0, Status::RDMA_PROTECTION)],
+                &[remote_write_failed(0, Status::PROTECTION)],
+            );
+        }
+    });
 }
 
 /// A VI without the attribute, and a write longer than the VI's MaxTransferSize.
@@ -107,32 +120,38 @@ fn write_not_allowed_by_vi(level: Level, rdma_write: bool, max_transfer_bytes: u
 
 #[test]
 fn write_not_allowed_by_vi_ud() {
-    for (rdma_write, size) in [(false, 100), (true, 49)] {
-        write_not_allowed_by_vi(UD, rdma_write, size).goes_on(
-            &[sent(0, 50)],
-            &[Event::Async(AsyncError::RdmaWriteProtection)],
-        );
-    }
+    each_way(|| {
+        for (rdma_write, size) in [(false, 100), (true, 49)] {
+            write_not_allowed_by_vi(UD, rdma_write, size).goes_on(
+                &[sent(0, 50)],
+                &[Event::Async(AsyncError::RdmaWriteProtection)],
+            );
+        }
+    });
 }
 
 #[test]
 fn write_not_allowed_by_vi_rd() {
-    for (rdma_write, size) in [(false, 100), (true, 49)] {
-        write_not_allowed_by_vi(RD, rdma_write, size).breaks(
-            &[sent(0, 50)],
-            &[Event::Async(AsyncError::RdmaWriteProtection)],
-        );
-    }
+    each_way(|| {
+        for (rdma_write, size) in [(false, 100), (true, 49)] {
+            write_not_allowed_by_vi(RD, rdma_write, size).breaks(
+                &[sent(0, 50)],
+                &[Event::Async(AsyncError::RdmaWriteProtection)],
+            );
+        }
+    });
 }
 
 #[test]
 fn write_not_allowed_by_vi_rr() {
-    for (rdma_write, size) in [(false, 100), (true, 49)] {
-        write_not_allowed_by_vi(RR, rdma_write, size).breaks(
-            &[send_failed(0, Status::RDMA_PROTECTION)],
-            &[Event::Async(AsyncError::RdmaWriteProtection)],
-        );
-    }
+    each_way(|| {
+        for (rdma_write, size) in [(false, 100), (true, 49)] {
+            write_not_allowed_by_vi(RR, rdma_write, size).breaks(
+                &[send_failed(0, Status::RDMA_PROTECTION)],
+                &[Event::Async(AsyncError::RdmaWriteProtection)],
+            );
+        }
+    });
 }
 
 fn write_target_gone(level: Level, immediate: Option<u32>) -> Case {
@@ -145,27 +164,33 @@ fn write_target_gone(level: Level, immediate: Option<u32>) -> Case {
 
 #[test]
 fn write_target_gone_ud() {
-    let refused = Event::Async(AsyncError::RdmaWriteProtection);
-    write_target_gone(UD, None).goes_on(&[sent(0, 6000)], &[refused]);
-    let failed = remote_write_failed(0, Status::PROTECTION);
-    write_target_gone(UD, Some(1)).goes_on(&[sent(0, 6000)], &[failed]);
+    each_way(|| {
+        let refused = Event::Async(AsyncError::RdmaWriteProtection);
+        write_target_gone(UD, None).goes_on(&[sent(0, 6000)], &[refused]);
+        let failed = remote_write_failed(0, Status::PROTECTION);
+        write_target_gone(UD, Some(1)).goes_on(&[sent(0, 6000)], &[failed]);
+    });
 }
 
 #[test]
 fn write_target_gone_rd() {
-    let refused = Event::Async(AsyncError::RdmaWriteProtection);
-    write_target_gone(RD, None).breaks(&[sent(0, 6000)], &[refused]);
-    let failed = remote_write_failed(0, Status::PROTECTION);
-    write_target_gone(RD, Some(1)).breaks(&[sent(0, 6000)], &[failed]);
+    each_way(|| {
+        let refused = Event::Async(AsyncError::RdmaWriteProtection);
+        write_target_gone(RD, None).breaks(&[sent(0, 6000)], &[refused]);
+        let failed = remote_write_failed(0, Status::PROTECTION);
+        write_target_gone(RD, Some(1)).breaks(&[sent(0, 6000)], &[failed]);
+    });
 }
 
 #[test]
 fn write_target_gone_rr() {
-    let sender = [send_failed(0, Status::RDMA_PROTECTION)];
-    let refused = Event::Async(AsyncError::RdmaWriteProtection);
-    write_target_gone(RR, None).breaks(&sender, &[refused]);
-    let failed = remote_write_failed(0, Status::PROTECTION);
-    write_target_gone(RR, Some(1)).breaks(&sender, &[failed]);
+    each_way(|| {
+        let sender = [send_failed(0, Status::RDMA_PROTECTION)];
+        let refused = Event::Async(AsyncError::RdmaWriteProtection);
+        write_target_gone(RR, None).breaks(&sender, &[refused]);
+        let failed = remote_write_failed(0, Status::PROTECTION);
+        write_target_gone(RR, Some(1)).breaks(&sender, &[failed]);
+    });
 }
 
 // --- RDMA reads. At UD there are none: `reads.rs`.
@@ -191,66 +216,74 @@ impl Case {
 
 #[test]
 fn read_refused_rd_and_rr() {
-    for level in RELIABLE {
-        for (source, len) in BAD_TARGETS {
-            let mut case = read(level, source, len);
-            case.net.settle();
-            assert_eq!(case.net.count(SERVER, Counter::DropRdmaProtection), 1);
-            case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+    each_way(|| {
+        for level in RELIABLE {
+            for (source, len) in BAD_TARGETS {
+                let mut case = read(level, source, len);
+                case.net.settle();
+                assert_eq!(case.net.count(SERVER, Counter::DropRdmaProtection), 1);
+                case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+            }
         }
-    }
+    });
 }
 
 /// Without the attribute, and longer than the VI's MaxTransferSize.
 #[test]
 fn read_not_allowed_by_vi_rd_and_rr() {
-    for level in RELIABLE {
-        for (rdma_read, max_transfer_bytes) in [(false, 100), (true, 49)] {
-            let mut net = Net::pair();
-            let vi = ViParams {
-                rdma_read,
-                max_transfer_bytes,
-                ..params(level)
-            };
-            let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
-            net.connect(a, b);
-            net.clear_logs();
-            net.nodes[SERVER].host.register(7, 0, 100);
-            let mut case = Case { net, a, b };
-            case.read((0, 7), 50);
-            case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+    each_way(|| {
+        for level in RELIABLE {
+            for (rdma_read, max_transfer_bytes) in [(false, 100), (true, 49)] {
+                let mut net = Net::pair();
+                let vi = ViParams {
+                    rdma_read,
+                    max_transfer_bytes,
+                    ..params(level)
+                };
+                let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
+                net.connect(a, b);
+                net.clear_logs();
+                net.nodes[SERVER].host.register(7, 0, 100);
+                let mut case = Case { net, a, b };
+                case.read((0, 7), 50);
+                case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn read_source_gone_rd_and_rr() {
-    let partial = Status::RDMA_PROTECTION.with(Status::PARTIAL);
-    for level in RELIABLE {
-        for (gone_from, status) in [(0, Status::RDMA_PROTECTION), (3000, partial)] {
-            let mut case = Case::new(level);
-            let region = case.net.nodes[SERVER].host.regions.get_mut(&7).unwrap();
-            region.gone_from = gone_from;
-            case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
-            case.breaks(&[send_failed(0, status)], &[REFUSED]);
+    each_way(|| {
+        let partial = Status::RDMA_PROTECTION.with(Status::PARTIAL);
+        for level in RELIABLE {
+            for (gone_from, status) in [(0, Status::RDMA_PROTECTION), (3000, partial)] {
+                let mut case = Case::new(level);
+                let region = case.net.nodes[SERVER].host.regions.get_mut(&7).unwrap();
+                region.gone_from = gone_from;
+                case.net.post_read(CLIENT, case.a, (0x1000, 7), 6000);
+                case.breaks(&[send_failed(0, status)], &[REFUSED]);
+            }
         }
-    }
+    });
 }
 
 #[test]
 fn read_memory_gone_rd_and_rr() {
-    let partial = Status::PROTECTION.with(Status::PARTIAL);
-    for level in RELIABLE {
-        for (gone_from, status) in [(0, Status::PROTECTION), (3000, partial)] {
-            let mut case = Case::new(level);
-            let gone = Send {
-                gone_from: Some(gone_from),
-                ..crate::testkit::net::read((0x1000, 7), 6000)
-            };
-            case.net.post(CLIENT, case.a, gone);
-            case.breaks(&[send_failed(0, status)], &[]);
+    each_way(|| {
+        let partial = Status::PROTECTION.with(Status::PARTIAL);
+        for level in RELIABLE {
+            for (gone_from, status) in [(0, Status::PROTECTION), (3000, partial)] {
+                let mut case = Case::new(level);
+                let gone = Send {
+                    gone_from: Some(gone_from),
+                    ..crate::testkit::net::read((0x1000, 7), 6000)
+                };
+                case.net.post(CLIENT, case.a, gone);
+                case.breaks(&[send_failed(0, status)], &[]);
+            }
         }
-    }
+    });
 }
 
 /// The refusal may be lost, then the disconnect tells it; or the disconnect.

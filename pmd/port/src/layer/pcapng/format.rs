@@ -31,7 +31,7 @@ const NANOSECONDS: u8 = 9;
 
 /// Which way a frame went; the values are those of the two low bits of the frame's flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
+pub enum Direction {
     /// Received by the port.
     Inbound = 1,
     /// Sent by the port.
@@ -61,8 +61,8 @@ fn block(out: &mut Vec<u8>, block_type: u32, write: impl FnOnce(&mut Vec<u8>)) {
     out[start + 4..start + 8].copy_from_slice(&len_bytes);
 }
 
-/// Adds what stands before the first frame.
-pub(super) fn head(out: &mut Vec<u8>, capabilities: &Capabilities) {
+/// Adds what stands before the first frame; `longest_bytes` of a frame are kept, 0 for all.
+pub fn head(out: &mut Vec<u8>, capabilities: &Capabilities, longest_bytes: u32) {
     block(out, SECTION_HEADER, |out| {
         out.extend(BYTE_ORDER_MAGIC.to_le_bytes());
         out.extend(1u16.to_le_bytes());
@@ -75,8 +75,7 @@ pub(super) fn head(out: &mut Vec<u8>, capabilities: &Capabilities) {
     block(out, INTERFACE, |out| {
         out.extend(LINK_TYPE_ETHERNET.to_le_bytes());
         out.extend(0u16.to_le_bytes());
-        // No limit: every frame is kept whole.
-        out.extend(0u32.to_le_bytes());
+        out.extend(longest_bytes.to_le_bytes());
         option(out, OPTION_INTERFACE_NAME, capabilities.device.as_bytes());
         let driver = capabilities.driver.as_bytes();
         option(out, OPTION_INTERFACE_DESCRIPTION, driver);
@@ -86,16 +85,15 @@ pub(super) fn head(out: &mut Vec<u8>, capabilities: &Capabilities) {
     });
 }
 
-/// Adds one frame.
-pub(super) fn frame(out: &mut Vec<u8>, frame: &[u8], direction: Direction, time_ns: u64) {
+/// Adds one frame, of which `kept` was kept and which had `seen_bytes` in all; `time_ns` since 1970.
+pub fn frame(out: &mut Vec<u8>, kept: &[u8], seen_bytes: u32, direction: Direction, time_ns: u64) {
     block(out, ENHANCED_FRAME, |out| {
-        let len_bytes = (frame.len() as u32).to_le_bytes();
         out.extend(0u32.to_le_bytes());
         out.extend(((time_ns >> 32) as u32).to_le_bytes());
         out.extend((time_ns as u32).to_le_bytes());
-        out.extend(len_bytes);
-        out.extend(len_bytes);
-        out.extend(frame);
+        out.extend((kept.len() as u32).to_le_bytes());
+        out.extend(seen_bytes.to_le_bytes());
+        out.extend(kept);
         pad(out);
         option(out, OPTION_FRAME_FLAGS, &(direction as u32).to_le_bytes());
         option(out, OPTION_END, &[]);

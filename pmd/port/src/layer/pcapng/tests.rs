@@ -105,6 +105,7 @@ fn blocks_have_the_bytes_of_the_format() {
     format::frame(
         &mut bytes,
         &[1, 2, 3, 4, 5],
+        9,
         Direction::Inbound,
         0x1_0000_0002,
     );
@@ -112,7 +113,7 @@ fn blocks_have_the_bytes_of_the_format() {
     let expected = [
         6, 0, 0, 0,  52, 0, 0, 0, // type, length
         0, 0, 0, 0,  1, 0, 0, 0,  2, 0, 0, 0, // interface, time
-        5, 0, 0, 0,  5, 0, 0, 0, // kept, seen
+        5, 0, 0, 0,  9, 0, 0, 0, // kept, seen
         1, 2, 3, 4,  5, 0, 0, 0, // frame, padding
         2, 0, 4, 0,  1, 0, 0, 0, // flags: inbound
         0, 0, 0, 0, // end of options

@@ -1,0 +1,67 @@
+//! What a process has of the system, as procfs tells.
+
+use std::fs;
+use std::io;
+
+/// Numbers of one process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Open descriptors.
+    pub descriptors: usize,
+    /// Of these, sockets.
+    pub sockets: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Mappings that are shared: of files, of memory without a name, of rings of packet sockets.
+    pub shared_mappings: usize,
+    /// Resident memory in KiB.
+    pub resident_kib: u64,
+}
+
+impl Usage {
+    /// Of the process with this id, at this moment.
+    ///
+    /// # Errors
+    /// There is none any more.
+    pub fn of(process: u32) -> io::Result<Self> {
+        let mut usage = Self::default();
+        for entry in fs::read_dir(format!("/proc/{process}/fd"))? {
+            usage.descriptors += 1;
+            // One that was closed meanwhile is none.
+            let target = fs::read_link(entry?.path()).unwrap_or_default();
+            usage.sockets += usize::from(target.to_string_lossy().starts_with("socket:"));
+        }
+        usage.threads = fs::read_dir(format!("/proc/{process}/task"))?.count();
+        let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
+        usage.shared_mappings = maps.lines().filter(is_shared).count();
+        let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        usage.resident_kib = resident
+            .and_then(|words| words.split_ascii_whitespace().next())
+            .and_then(|number| number.parse().ok())
+            .unwrap_or(0);
+        Ok(usage)
+    }
+
+    /// Names of what is counted: threads, descriptors, shared mappings, a line each. For whoever wonders at a number.
+    pub fn list(process: u32) -> String {
+        let of = |what: &str| format!("/proc/{process}/{what}");
+        let entries = |what: &str| fs::read_dir(of(what)).into_iter().flatten().flatten();
+        let threads =
+            entries("task").filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+        let threads = threads.map(|name| format!("thread {}", name.trim_end()));
+        let descriptors = entries("fd").filter_map(|fd| fs::read_link(fd.path()).ok());
+        let descriptors = descriptors.map(|target| format!("descriptor {}", target.display()));
+        let maps = fs::read_to_string(of("maps")).unwrap_or_default();
+        let mappings = maps.lines().filter(is_shared);
+        let mappings = mappings.map(|line| format!("mapping {line}"));
+        let all: Vec<_> = threads.chain(descriptors).chain(mappings).collect();
+        all.join("\n")
+    }
+}
+
+/// Is this line of `maps` a shared mapping?
+fn is_shared(line: &&str) -> bool {
+    let rights = line.split_ascii_whitespace().nth(1);
+    rights.is_some_and(|rights| rights.ends_with('s'))
+}

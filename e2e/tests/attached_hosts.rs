@@ -1,0 +1,301 @@
+//! Two hosts, a datapath process on each, and programs of all kinds attached to both at once.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use e2e::capture::{Occurrence, read_file_with};
+use e2e::datapath::DatapathProcess;
+use e2e::holdings::Holdings;
+use e2e::installation::{Installation, built};
+use e2e::metrics::{self, Metrics};
+use e2e::nics::{End, NicText};
+use e2e::process::{PATIENCE, Running, succeed};
+use e2e::scratch::Scratch;
+use e2e::wire::Wire;
+use serde_json::Value;
+
+const STRESS: &str = env!("CARGO_BIN_EXE_vi-stress");
+/// How long the pair runs that writes and reads.
+const STRESS_SECONDS: &str = "8";
+/// Programs of a host that run as long as it is looked at: two of the mesh, and `vibench`.
+const STEADY_PROGRAMS: usize = 3;
+/// Their VIs.
+const STEADY_VIS: usize = 7;
+/// Longer than any look: the test itself ends `vibench`.
+const BENCH_SECONDS: &str = "3600";
+/// Where each process of the mesh runs.
+const MESH: [End; 4] = [End::Left, End::Left, End::Right, End::Right];
+/// Messages of each size from the echo client.
+const ITERATIONS: &str = "50";
+const MTU_BYTES: u32 = 2500;
+
+/// A host: its process, and where its files are.
+struct Host {
+    end: End,
+    files: Scratch,
+    process: DatapathProcess,
+    /// What the process had before anybody came.
+    alone: Holdings,
+}
+
+impl Host {
+    fn new(wire: &Wire, end: End, nic: &NicText) -> Self {
+        let files = Scratch::new(end.interface());
+        // For the metrics, which are told inside the host only.
+        wire.end(end).ip("link set lo up");
+        let run = |program: &Path| wire.end(end).program(program);
+        let process = format!("idle = \"hybrid\"\nmetrics = {:?}", metrics::ADDRESS);
+        let process = DatapathProcess::start(&files, &process, nic, run);
+        Self {
+            end,
+            files,
+            alone: Holdings::alone(&process),
+            process,
+        }
+    }
+
+    fn command(&self, wire: &Wire, program: impl AsRef<Path>) -> Command {
+        let mut command = wire.end(self.end).program(program.as_ref());
+        command.env("VIADUCT_CONFIG", self.process.config());
+        command
+    }
+
+    /// What `fcvi-pmd` says of the process.
+    fn ask(&self, wire: &Wire, words: &[&str]) -> String {
+        let mut command = self.command(wire, built().join("fcvi-pmd"));
+        let output = succeed(command.args(words));
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn stat(&self, wire: &Wire) -> Value {
+        serde_json::from_str(&self.ask(wire, &["stat", "--json"])).expect("JSON")
+    }
+
+    fn stress(&self, wire: &Wire, side: &str, other: End) -> Running {
+        let mut command = self.command(wire, STRESS);
+        command.args(["run", "--side", side, "--seconds", STRESS_SECONDS]);
+        command.args(["--slots", "8", "--threads", "2", "--seed", "5"]);
+        command.args(["--host", other.host(), "--among-others"]);
+        command.arg("--books").arg(self.files.file("books"));
+        Running::start(side, &mut command)
+    }
+
+    /// Programs of around 2000 with a VI to each other, on stacks, heaps and shared memory of two kinds.
+    fn mesh(&self, wire: &Wire, program: &Path, rank: usize) -> Running {
+        let mut command = self.command(wire, program);
+        command.arg(rank.to_string()).arg(self.end.host());
+        command.args(MESH.map(End::host));
+        Running::start(&format!("rank {rank}"), &mut command)
+    }
+
+    /// `fcvi-pmd top` on a terminal.
+    fn top(&self, wire: &Wire) -> Running {
+        let program = built().join("fcvi-pmd");
+        let (program, config) = (program.display(), self.process.config().display());
+        let shell = format!("stty rows 40 cols 120 && exec {program} top --config {config}");
+        let mut command = self.command(wire, "script");
+        command.args(["--quiet", "--return", "--command", &shell, "/dev/null"]);
+        Running::start("top", &mut command)
+    }
+
+    /// So many frames of the running NIC, as tshark reads them back.
+    fn capture(&self, wire: &Wire, count: usize) {
+        let file = self.files.file("running.pcapng");
+        let mut command = self.command(wire, built().join("fcvi-pmd"));
+        command.args(["capture", "--filter", "vi", "--count", &count.to_string()]);
+        command.arg("--config").arg(self.process.config());
+        succeed(command.arg("-w").arg(&file));
+        let fields = ["eth.type", "fcoe.crc.status", "fc.type"];
+        let frames = read_file_with(&file, &fields, Occurrence::First);
+        assert_eq!(frames.len(), count);
+        for frame in frames {
+            assert_eq!(frame, ["0x8906", "1", "0x58"]);
+        }
+    }
+
+    /// Waits until the programs that stay are connected.
+    fn await_steady(&self, wire: &Wire) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let stat = self.stat(wire);
+            if owners(&stat, "vis") >= STEADY_PROGRAMS && connected(&stat) >= STEADY_VIS {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{stat}");
+        }
+    }
+
+    /// What operators see while everything runs.
+    fn look_at(&self, wire: &Wire) {
+        let mut top = self.top(wire);
+        self.capture(wire, 2000);
+        let before = self.stat(wire);
+        let metrics = Metrics::fetch(wire.end(self.end));
+        let after = self.stat(wire);
+        let totals = metrics.assert_between(&before, &after);
+        assert!(totals > 50, "{totals} totals of a NIC");
+        for stat in [&before, &after] {
+            let [vis, regions] = ["vis", "regions"].map(|what| owners(stat, what));
+            assert!(vis >= STEADY_PROGRAMS, "{stat}");
+            assert!(regions >= STEADY_PROGRAMS, "{stat}");
+            assert!(connected(stat) >= STEADY_VIS, "{stat}");
+            let level = |name: &str| stat["nics"][0]["counters"][name].as_u64();
+            assert!(level("vis") >= Some(STEADY_VIS as u64), "{stat}");
+            assert!(level("regions") >= Some(STEADY_PROGRAMS as u64), "{stat}");
+        }
+        let connected = "viaduct_vis{nic=\"VINIC0\",state=\"Connected\"}";
+        assert!(metrics.get(connected) >= STEADY_VIS as f64, "{metrics:?}");
+        let applications = metrics.get("viaduct_applications");
+        assert!(applications >= STEADY_PROGRAMS as f64, "{metrics:?}");
+        let shown = self.ask(wire, &["top", "--once"]);
+        assert!(shown.contains("VINIC0"), "{shown}");
+        top.tell("q");
+        let shown = top.succeed(PATIENCE);
+        for word in ["VINIC0", "BUSY%", "vibench", "mesh"] {
+            assert!(shown.contains(word), "no {word} in {shown:?}");
+        }
+    }
+
+    fn bench(&self, wire: &Wire, words: &[&str]) -> Running {
+        // No figure counts here: as the tests themselves are built will do.
+        let mut command = self.command(wire, built().join("vibench"));
+        command.args(["rate", "--memory", "private"]).args(words);
+        command.arg("--config").arg(self.process.config());
+        Running::start("vibench", &mut command)
+    }
+}
+
+/// Applications that have some of this.
+fn owners(stat: &Value, what: &str) -> usize {
+    let applications = stat["applications"].as_array().expect("a list");
+    let has = |one: &&Value| one[what].as_u64() > Some(0);
+    applications.iter().filter(has).count()
+}
+
+/// VIs that are connected.
+fn connected(stat: &Value) -> usize {
+    let vis = stat["vis"].as_array().expect("a list");
+    let is_it = |vi: &&Value| vi["state"] == "Connected";
+    vis.iter().filter(is_it).count()
+}
+
+/// Six programs on each host: an echo of the heap's memory, a write into it, a pair that writes and reads memory of the
+/// library's allocator, messages at full rate from private memory, and two of a mesh on memory of all other kinds.
+struct Programs {
+    echo: [Running; 2],
+    write: [Running; 2],
+    stress: [Running; 2],
+    /// The server, and the client that measures until it is told to end.
+    bench: [Running; 2],
+    mesh: Vec<Running>,
+}
+
+impl Programs {
+    fn start(wire: &Wire, [left, right]: [&Host; 2]) -> Self {
+        let installation = Installation::new();
+        let mesh_program = installation.old_program("mesh", &["mesh.c", "old.c"]);
+        let c_program = |host: &Host, name: &str, words: &[&str]| {
+            let mut command = host.command(wire, installation.program(name));
+            Running::start(name, command.args(words))
+        };
+        let mut echo_server = c_program(left, "EchoServer", &["-c", "1"]);
+        echo_server.wait_for("EchoServer: listening", PATIENCE);
+        let mut bench_server = left.bench(wire, &["--listen"]);
+        bench_server.wait_for("vibench: listening", PATIENCE);
+        let write_server = c_program(left, "RdmaWrite", &["-S", "-t", "50000"]);
+        let host = End::Left.host();
+        let echo = ["-t", "50000", "-i", ITERATIONS, host];
+        let bench = ["--connect", host, "--size", "4096"];
+        let bench = [&bench[..], &["--seconds", BENCH_SECONDS]].concat();
+        let mut programs = Self {
+            echo: [echo_server, c_program(right, "EchoClient", &echo)],
+            write: [
+                write_server,
+                c_program(right, "RdmaWrite", &["-t", "50000", host]),
+            ],
+            stress: [
+                left.stress(wire, "left", End::Right),
+                right.stress(wire, "right", End::Left),
+            ],
+            bench: [bench_server, right.bench(wire, &bench)],
+            mesh: Vec::new(),
+        };
+        for (rank, end) in MESH.into_iter().enumerate() {
+            let host = if end == End::Left { left } else { right };
+            programs.mesh.push(host.mesh(wire, &mesh_program, rank));
+        }
+        for (rank, one) in programs.mesh.iter_mut().enumerate() {
+            let said = format!("rank {rank}: 50 messages with each of 3 peers");
+            one.wait_for(&said, PATIENCE);
+        }
+        programs.stress[0].wait_for("thread 0", PATIENCE);
+        programs
+    }
+
+    /// All have done what they were to do, and those that stay are told to go.
+    fn end(self, hosts: [&Host; 2]) {
+        let [echo_server, echo_client] = self.echo;
+        let said = echo_client.succeed(PATIENCE);
+        assert!(said.contains(" 0 errors"), "{said}");
+        echo_server.succeed(PATIENCE);
+        let [write_server, write_client] = self.write;
+        let said = write_client.succeed(PATIENCE);
+        assert!(said.contains("every byte right"), "{said}");
+        write_server.succeed(PATIENCE);
+        for one in self.mesh {
+            one.succeed(PATIENCE);
+        }
+        for side in self.stress {
+            side.succeed(PATIENCE);
+        }
+        let books = hosts.map(|host| host.files.file("books"));
+        let mut judge = Command::new(STRESS);
+        succeed(
+            judge
+                .arg("judge")
+                .args(&books)
+                .args(["--lossy", "--among-others"]),
+        );
+        let [bench_server, bench_client] = self.bench;
+        for one in [bench_client, bench_server] {
+            one.signal("INT");
+            one.succeed(PATIENCE);
+        }
+    }
+}
+
+/// The programs of [`Programs`] on two hosts whose processes serve these NICs.
+fn six_on_each(left: &NicText, right: &NicText) {
+    let wire = Wire::new(MTU_BYTES);
+    let hosts = [(End::Left, left), (End::Right, right)];
+    let [left, right] = hosts.map(|(end, nic)| Host::new(&wire, end, nic));
+    let programs = Programs::start(&wire, [&left, &right]);
+    for host in [&left, &right] {
+        host.await_steady(&wire);
+        host.look_at(&wire);
+    }
+    programs.end([&left, &right]);
+    for host in [left, right] {
+        host.alone.await_again(&host.process, &[]);
+        let after = host.stat(&wire);
+        assert!(
+            after["nics"][0]["tx_frames"].as_u64() > Some(1000),
+            "{after}"
+        );
+        let ended = host.process.stop();
+        assert!(ended.status.success(), "{}", ended.text);
+    }
+}
+
+#[test]
+fn ports_with_names_that_are_given() {
+    let nic = |end| NicText::af_packet(end).key("r_a_tov_ms", 1000);
+    six_on_each(&nic(End::Left), &nic(End::Right));
+}
+
+#[test]
+fn ports_that_find_each_other() {
+    let nic = |end: End| NicText::discovering(end.interface(), end.host());
+    six_on_each(&nic(End::Left), &nic(End::Right));
+}

@@ -1,0 +1,235 @@
+//! Snapshots of a running process: made in it, asked for from outside, and shown.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use pmd::attach::server::{ApplicationStatus, NicStatus, Server, Status, ViStatus};
+use pmd::config::{CONFIG_VARIABLE, Config, ProcessConfig};
+use pmd::nic::OwnState;
+
+use crate::Error;
+use crate::cli::ProcessOptions;
+use crate::snapshot::{
+    ApplicationInfo, CoreInfo, NicInfo, NicState, PeerInfo, ProcessInfo, Snapshot, ViInfo,
+};
+use crate::{stat, top};
+
+/// What a process knows of itself besides its status.
+pub(crate) struct Own {
+    config: String,
+    begun: Instant,
+}
+
+impl Own {
+    pub(crate) fn new(config: &Path) -> Self {
+        Self {
+            config: config.display().to_string(),
+            begun: Instant::now(),
+        }
+    }
+
+    /// What it is and does.
+    pub(crate) fn snapshot(&self, server: &Server) -> Snapshot {
+        let status = server.status();
+        Snapshot {
+            process: ProcessInfo {
+                pid: std::process::id(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                uptime_s: self.begun.elapsed().as_secs_f64(),
+                config: self.config.clone(),
+            },
+            cores: cores(&status),
+            nics: status.nics.iter().map(nic).collect(),
+            applications: status.applications.iter().map(application).collect(),
+            vis: status.vis.iter().map(vi).collect(),
+        }
+    }
+}
+
+fn cores(status: &Status) -> Vec<CoreInfo> {
+    let core = |core: &pmd::attach::server::CoreStatus| {
+        CoreInfo::new(core.core, core.turns, core.busy_turns, core.sleeping)
+    };
+    status.cores.iter().map(core).collect()
+}
+
+fn host(bytes: [u8; 16]) -> String {
+    IpAddr::from(Ipv6Addr::from(bytes))
+        .to_canonical()
+        .to_string()
+}
+
+fn nic(status: &NicStatus) -> NicInfo {
+    let counters: BTreeMap<String, u64> = status.counters.iter().cloned().collect();
+    let count = |name: &str| counters.get(name).copied().unwrap_or(0);
+    NicInfo {
+        name: status.name.clone(),
+        driver: status.driver.clone(),
+        device: status.device.clone(),
+        n_port_id: status
+            .port
+            .and_then(|port| port.n_port_id)
+            .map(|id| id.to_string()),
+        host: host(status.host),
+        state: match status.port.map(|port| port.state) {
+            Some(OwnState::Up) => NicState::Up,
+            Some(OwnState::Probing) => NicState::Probing,
+            // What failed may be down.
+            Some(OwnState::Failed) | None => NicState::Failed,
+        },
+        rx_frames: count("port_rx_frames"),
+        rx_bytes: count("port_rx_bytes"),
+        tx_frames: count("port_tx_frames"),
+        tx_bytes: count("port_tx_bytes"),
+        counters,
+    }
+}
+
+fn application(status: &ApplicationStatus) -> ApplicationInfo {
+    let pid = u32::try_from(status.pid).unwrap_or(0);
+    // One that has just ended has no name any more.
+    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    ApplicationInfo {
+        pid,
+        command: command.trim_end().to_owned(),
+        uid: status.uid,
+        nic: status.nic.clone(),
+        vis: status.vis,
+        regions: status.regions,
+        registered_bytes: status.registered_bytes,
+        posted: status.posted,
+        completed: status.completed,
+        waiting: status.waiting,
+    }
+}
+
+fn vi(status: &ViStatus) -> ViInfo {
+    let [send_depth, recv_depth] = status.depth;
+    let [messages_sent, messages_received] = status.messages;
+    let [bytes_sent, bytes_received] = status.bytes;
+    ViInfo {
+        application: u32::try_from(status.pid).unwrap_or(0),
+        nic: status.nic.clone(),
+        index: status.index,
+        state: format!("{:?}", status.state),
+        reliability: match status.reliability {
+            1 => "UD",
+            2 => "RD",
+            _ => "RR",
+        }
+        .to_owned(),
+        peer: status.peer.map(|(id, address)| PeerInfo {
+            host: address.map(host).unwrap_or_default(),
+            n_port_id: id.to_string(),
+        }),
+        send_depth,
+        recv_depth,
+        messages_sent,
+        bytes_sent,
+        messages_received,
+        bytes_received,
+    }
+}
+
+/// The socket of the process that is meant.
+pub(crate) fn socket(options: &ProcessOptions) -> Result<PathBuf, Error> {
+    if let Some(socket) = &options.socket {
+        return Ok(socket.clone());
+    }
+    let named = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty());
+    let Some(config) = options.config.clone().or(named.map(PathBuf::from)) else {
+        return Ok(ProcessConfig::default().socket);
+    };
+    let process = Config::read(&config).map_err(Error::Config)?.process;
+    let remedy = "name the socket with --socket PATH";
+    process
+        .map(|process| process.socket)
+        .ok_or(Error::NoProcess { config, remedy })
+}
+
+/// Asks the process at a socket for a snapshot.
+pub(crate) fn ask(socket: &Path) -> Result<Snapshot, Error> {
+    let bytes = pmd::attach::look(socket).map_err(|error| failed(socket, error))?;
+    serde_json::from_slice(&bytes).map_err(|error| failed(socket, error.into()))
+}
+
+/// Why a question at a socket has no answer.
+fn failed(socket: &Path, error: io::Error) -> Error {
+    let socket = socket.to_owned();
+    // What the kernel refuses has its number, what the process refuses has its words.
+    let is_refusal = error.kind() == ErrorKind::PermissionDenied && error.get_ref().is_some();
+    if is_refusal {
+        let why = error.to_string();
+        return Error::Refused { socket, why };
+    }
+    Error::Unanswered { socket, error }
+}
+
+/// `stat`.
+pub(crate) fn stat(
+    options: &ProcessOptions,
+    json: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let snapshot = ask(&socket(options)?)?;
+    if json {
+        let text = stat::json(&snapshot).map_err(io::Error::from)?;
+        writeln!(out, "{text}")?;
+    } else {
+        write!(out, "{}", stat::text(&snapshot))?;
+    }
+    Ok(())
+}
+
+/// `top`.
+pub(crate) fn top(
+    options: &ProcessOptions,
+    interval: Duration,
+    once: bool,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let socket = socket(options)?;
+    let source = || ask(&socket);
+    if once {
+        top::once(source, interval, out)
+    } else {
+        top::run(source, interval)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_a_question_without_an_answer_fits_the_reason() {
+        let said = |error: io::Error| failed(Path::new("/run/x.sock"), error).to_string();
+        let refused = io::Error::new(ErrorKind::PermissionDenied, "user 7 may not look");
+        assert_eq!(said(refused), "/run/x.sock: user 7 may not look");
+        let start = "start the process with fcvi-pmd run, or name its socket with --socket PATH";
+        for errno in [nix::Error::ENOENT, nix::Error::ECONNREFUSED] {
+            let text = said(errno.into());
+            assert!(text.ends_with(start), "{text}");
+        }
+        let text = said(nix::Error::EACCES.into());
+        let kernel = io::Error::from(nix::Error::EACCES);
+        assert_eq!(text, format!("/run/x.sock: {kernel}"));
+        let text = said(ErrorKind::UnexpectedEof.into());
+        assert!(
+            text.ends_with("not a datapath process of this release"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_file_without_a_process_is_named() {
+        let remedy = "add one";
+        let config = PathBuf::from("/etc/nics.toml");
+        let text = Error::NoProcess { config, remedy }.to_string();
+        assert_eq!(text, "/etc/nics.toml: has no table [process]: add one");
+    }
+}

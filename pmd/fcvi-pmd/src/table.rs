@@ -1,0 +1,131 @@
+//! Tables of text: aligned columns of a fixed width, for terminals and for the eye.
+
+/// On which side of its column a cell stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Words.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    /// Its title.
+    pub(crate) title: &'static str,
+    /// Where its cells stand.
+    pub(crate) side: Side,
+    /// Characters that it has at most; what is longer is cut.
+    pub(crate) width: usize,
+}
+
+/// A column of words.
+pub(crate) const fn words(title: &'static str, width: usize) -> Column {
+    let side = Side::Left;
+    Column { title, side, width }
+}
+
+/// A column of numbers.
+pub(crate) const fn numbers(title: &'static str, width: usize) -> Column {
+    let side = Side::Right;
+    Column { title, side, width }
+}
+
+/// Lines of a table, its titles first; columns are as wide as their widest cell.
+pub(crate) fn lines<const N: usize>(columns: &[Column; N], rows: &[[String; N]]) -> Vec<String> {
+    let titles = columns.each_ref().map(|column| column.title.to_owned());
+    let cut: Vec<[String; N]> = core::iter::once(&titles)
+        .chain(rows)
+        .map(|row| core::array::from_fn(|at| fit(&row[at], columns[at].width)))
+        .collect();
+    let widths: [usize; N] = core::array::from_fn(|at| {
+        cut.iter()
+            .map(|row| row[at].chars().count())
+            .max()
+            .unwrap_or(0)
+    });
+    let line = |row: &[String; N]| {
+        let cells: [String; N] = core::array::from_fn(|at| match columns[at].side {
+            Side::Left => format!("{:<width$}", row[at], width = widths[at]),
+            Side::Right => format!("{:>width$}", row[at], width = widths[at]),
+        });
+        cells.join(" ").trim_end().to_owned()
+    };
+    cut.iter().map(line).collect()
+}
+
+/// A cell without control characters, not longer than its column.
+fn fit(text: &str, width: usize) -> String {
+    let clean: String = text
+        .chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect();
+    if clean.chars().count() <= width {
+        return clean;
+    }
+    let mut short: String = clean.chars().take(width.saturating_sub(1)).collect();
+    short.push('~');
+    short
+}
+
+/// A count in at most six characters: `12345`, `123.5k`, `1.2G`.
+pub(crate) fn short(count: u64) -> String {
+    scaled(count as f64)
+}
+
+/// A rate in at most six characters.
+pub(crate) fn scaled(value: f64) -> String {
+    const UNITS: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
+    if value < 99_999.5 {
+        return format!("{value:.0}");
+    }
+    let mut value = value;
+    let mut unit = "";
+    for next in UNITS {
+        if value < 999.95 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    format!("{value:.1}{unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_cut_and_free_of_control_characters() {
+        let columns = [words("NAME", 6), numbers("COUNT", 8)];
+        let rows = [
+            ["a".to_owned(), "7".to_owned()],
+            ["much too long".to_owned(), "12".to_owned()],
+            ["\u{1b}[31m".to_owned(), "123456789".to_owned()],
+        ];
+        let expected = [
+            "NAME      COUNT",
+            "a             7",
+            "much ~       12",
+            "?[31m  1234567~",
+        ];
+        assert_eq!(lines(&columns, &rows), expected);
+    }
+
+    #[test]
+    fn counts_are_short() {
+        for (count, text) in [
+            (0, "0"),
+            (99_999, "99999"),
+            (100_000, "100.0k"),
+            (999_940, "999.9k"),
+            (999_960, "1.0M"),
+            (1_234_567_890, "1.2G"),
+            (u64::MAX, "18.4E"),
+        ] {
+            assert_eq!(short(count), text);
+            assert!(short(count).len() <= 6);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! `top`: rates of a running process, second by second, on a terminal.
+
+mod frame;
+mod screen;
+
+use std::io::{IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use ratatui::crossterm::event::{self, Event};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::Error;
+use crate::snapshot::Snapshot;
+use screen::{Screen, Wish};
+
+/// A screen that changes more often cannot be read.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Prints one plain frame for scripts: the rates between two snapshots that `source` gives `interval` apart.
+///
+/// # Errors
+/// Those of `source` and of writing.
+pub fn once(
+    mut source: impl FnMut() -> Result<Snapshot, Error>,
+    interval: Duration,
+    out: &mut impl Write,
+) -> Result<(), Error> {
+    let before = source()?;
+    std::thread::sleep(interval);
+    let now = source()?;
+    for line in frame::lines(&before, &now, frame::Sort::default()) {
+        writeln!(out, "{}", line.text)?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Shows the rates on the terminal of standard output, anew every `interval` (100 ms at least), until `q`, Esc, Ctrl-C
+/// or a signal: `s` sorts, `p` pauses, arrows and page keys scroll. The terminal is restored whatever happens.
+///
+/// # Errors
+/// Those of `source` and of the terminal; [`Error::NoTerminal`] if there is none.
+pub fn run(
+    mut source: impl FnMut() -> Result<Snapshot, Error>,
+    interval: Duration,
+) -> Result<(), Error> {
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        return Err(Error::NoTerminal);
+    }
+    // Whatever is wrong with the source is said on a terminal that shows it.
+    let mut screen = Screen::new(source()?);
+    // Before the terminal is ours: from then on, whoever ends us wants it back.
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let mut terminal = ratatui::try_init()?;
+    let interval = interval.max(SHORTEST_INTERVAL);
+    let outcome = show((&mut terminal, &mut signals), &mut screen, source, interval);
+    let restored = ratatui::try_restore();
+    outcome.and(restored.map_err(Error::Io))
+}
+
+/// Waits for a key, until `next` or a signal. Event sources of terminals do not see that theirs
+/// is gone, and look for keys for ever then.
+///
+/// # Errors
+/// [`Error::NoTerminal`] if it is gone.
+fn is_typed_at(next: Instant) -> Result<bool, Error> {
+    let left = next.saturating_duration_since(Instant::now());
+    let stdin = std::io::stdin();
+    let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+    match poll(&mut fds, timeout) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(error) => return Err(Error::Io(error.into())),
+    }
+    let found = fds[0].revents().unwrap_or(PollFlags::empty());
+    if found.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
+        return Err(Error::NoTerminal);
+    }
+    Ok(found.contains(PollFlags::POLLIN))
+}
+
+fn show(
+    (terminal, signals): (&mut ratatui::DefaultTerminal, &mut Signals),
+    screen: &mut Screen,
+    mut source: impl FnMut() -> Result<Snapshot, Error>,
+    interval: Duration,
+) -> Result<(), Error> {
+    let mut next = Instant::now() + interval;
+    while signals.pending().next().is_none() {
+        terminal.draw(|frame| screen.draw(frame))?;
+        let is_typed = is_typed_at(next)?;
+        while is_typed && event::poll(Duration::ZERO)? {
+            // Another size needs no more than drawing again.
+            if let Event::Key(key) = event::read()?
+                && screen.press(key) == Wish::Quit
+            {
+                return Ok(());
+            }
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + interval;
+            if !screen.is_paused() {
+                screen.show(source()?);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::sample::snapshot;
+
+    #[test]
+    fn one_frame_has_the_rates_between_two_snapshots() {
+        let mut step = 0;
+        let source = || {
+            step += 2;
+            Ok(snapshot(step - 2))
+        };
+        let mut out = Vec::new();
+        once(source, Duration::ZERO, &mut out).unwrap();
+        let said = String::from_utf8(out).unwrap();
+        assert!(
+            said.contains("\nrail0 up      00.01.02    10000  21.0M"),
+            "{said}"
+        );
+        assert!(said.is_ascii() && !said.contains('\u{1b}'), "{said}");
+    }
+
+    #[test]
+    fn a_source_that_fails_ends_it() {
+        let failing = || Err(Error::Failed("VINIC0".into()));
+        let mut out = Vec::new();
+        let outcome = once(failing, Duration::ZERO, &mut out);
+        assert!(matches!(outcome, Err(Error::Failed(_))) && out.is_empty());
+    }
+}

@@ -1,0 +1,456 @@
+//! The control calls of an attached NIC: the process carries them out, and what the library keeps
+//! follows.
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use fcvi_frame::connect::HostAddress;
+use serde::de::DeserializeOwned;
+use vi_engine::EndpointState;
+
+use super::link::Link;
+use super::message::{Reply, Request, state_of};
+use super::opening::PATIENCE;
+use crate::control::{ControlError, Outcome, attributes};
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::memory::place::Owner;
+use crate::memory::shared_memory_of;
+use crate::nic::{MemSettings, ViInfo};
+use crate::notify;
+use crate::sync::Ordering;
+use crate::vi::{RawHandle, ViSettings, ViShared};
+
+mod connecting;
+
+pub(crate) use connecting::{
+    connect_accept, connect_peer_done, connect_peer_request, connect_peer_wait, connect_reject,
+    connect_request, connect_wait, disconnect,
+};
+
+/// How long who posts where nothing is processed waits for what it posted to come back.
+const FLUSH_PATIENCE: Duration = Duration::from_millis(20);
+
+/// Submits all that was posted until now: a call comes behind it.
+fn submit_all(device: &'static Device) {
+    device.submit_with_room(|attachment| !attachment.has_unsent());
+}
+
+/// Takes what the process told before it answered.
+fn listen(device: &'static Device) {
+    if let Some(driver) = device.hold().as_mut() {
+        driver.turn(&device.doorbells);
+        device.announce(driver);
+    }
+}
+
+/// A call: behind all that was posted, and before what is told after it.
+fn ask(device: &'static Device, request: &Request, fd: Option<OwnedFd>) -> Outcome<Reply> {
+    converse(device, |link| link.ask(request, fd))
+}
+
+fn converse(device: &'static Device, call: impl FnOnce(&Link) -> Outcome<Reply>) -> Outcome<Reply> {
+    let link = device.link().ok_or(ControlError::InvalidParameter)?;
+    submit_all(device);
+    let reply = call(&link);
+    if reply.is_err() && link.is_over() {
+        notice_loss(device);
+    }
+    listen(device);
+    reply
+}
+
+/// The process is gone: whoever is told of it is told now.
+#[cold]
+fn notice_loss(device: &'static Device) {
+    if let Some(driver) = device.hold().as_mut() {
+        driver.upkeep();
+        device.announce(driver);
+    }
+}
+
+/// A call that answers nothing but that it was done.
+fn tell(device: &'static Device, request: &Request) -> Outcome<()> {
+    match ask(device, request, None)? {
+        Reply::Done => Ok(()),
+        _ => Err(ControlError::Resource),
+    }
+}
+
+/// Is the process gone? Then the library ends for itself what it has.
+fn is_lost(device: &'static Device) -> bool {
+    let mut held = device.hold();
+    held.as_mut()
+        .and_then(Driver::attachment)
+        .is_none_or(|attachment| attachment.is_lost())
+}
+
+/// As [`tell`], for a call that ends something: with the process it has ended, too.
+fn tell_if_there(device: &'static Device, request: &Request) -> Outcome<()> {
+    if is_lost(device) {
+        return Ok(());
+    }
+    match tell(device, request) {
+        Err(_) if is_lost(device) => Ok(()),
+        told => told,
+    }
+}
+
+/// The process's handle of an opening.
+fn remote_nic(device: &Device, nic: u64) -> Outcome<u64> {
+    device
+        .instances
+        .remote(nic)
+        .ok_or(ControlError::InvalidParameter)
+}
+
+/// The process's handle of a tag; 0 stays 0.
+fn remote_tag(device: &Device, ptag: u64) -> Outcome<u64> {
+    if ptag == 0 {
+        return Ok(0);
+    }
+    let number = device.instances.tag(device.number(), ptag);
+    number
+        .and_then(|number| device.instances.remote_tag(number))
+        .ok_or(ControlError::Ptag)
+}
+
+/// A VI as the process calls it, and the connection that it is at.
+#[derive(Clone, Copy)]
+struct RemoteVi {
+    vi: u64,
+    connection: u16,
+}
+
+/// What the process calls the VI with this handle: its place may be another one's by now.
+fn remote_vi(vi: &'static ViShared, handle: u64) -> Outcome<RemoteVi> {
+    let mut held = vi.device.hold();
+    let attachment = held.as_mut().and_then(Driver::attachment);
+    attachment
+        .filter(|_| vi.is_live(handle))
+        .map(|attachment| RemoteVi {
+            vi: vi.remote.load(Ordering::Relaxed),
+            connection: attachment.connection(vi.index),
+        })
+        .ok_or(ControlError::InvalidParameter)
+}
+
+/// Notes the state of a VI in an answer to what was asked when the VI was at this connection;
+/// false if it is at another one by now.
+fn hear(vi: &'static ViShared, handle: u64, connection: u16, state: EndpointState) -> bool {
+    let mut held = vi.device.hold();
+    let attachment = held.as_mut().and_then(Driver::attachment);
+    attachment
+        .filter(|_| vi.is_live(handle))
+        .is_none_or(|attachment| attachment.hear(vi.index, connection, state))
+}
+
+/// Opens the NIC once more.
+pub(crate) fn open(device: &'static Device) -> Outcome<u64> {
+    let link = device.link().ok_or(ControlError::Resource)?;
+    match link.ask_within(&Request::Open, PATIENCE)? {
+        Reply::Handle(remote) => Ok(remote),
+        _ => Err(ControlError::Resource),
+    }
+}
+
+/// Ends an opening over there; here the caller does.
+pub(crate) fn close(device: &'static Device, remote: u64) {
+    let request = Request::Close { nic: remote };
+    let told = converse(device, |link| link.ask_within(&request, PATIENCE));
+    if let Err(error) = told {
+        log::debug!("{}: close: {error:?}", device.config.name);
+    }
+}
+
+pub(crate) fn create_ptag(device: &'static Device, nic: u64) -> Outcome<u64> {
+    let remote = remote_nic(device, nic)?;
+    let Reply::Handle(tag) = ask(device, &Request::CreatePtag { nic: remote }, None)? else {
+        return Err(ControlError::Resource);
+    };
+    device
+        .instances
+        .adopt_tag(device.number(), nic, tag)
+        .ok_or(ControlError::InvalidParameter)
+}
+
+pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outcome<()> {
+    let number = device.instances.tag(device.number(), ptag);
+    let number = number.ok_or(ControlError::InvalidParameter)?;
+    let request = Request::DestroyPtag {
+        nic: remote_nic(device, nic)?,
+        ptag: remote_tag(device, ptag)?,
+    };
+    tell_if_there(device, &request)?;
+    if is_lost(device) {
+        // Nobody else has looked whether anything has it.
+        return crate::control::destroy_ptag(device, ptag);
+    }
+    device.instances.destroy_tag(number);
+    Ok(())
+}
+
+fn remote_settings(device: &Device, settings: &MemSettings) -> Outcome<MemSettings> {
+    Ok(MemSettings {
+        ptag: remote_tag(device, settings.ptag)?,
+        ..*settings
+    })
+}
+
+/// Registers memory: here, so that descriptors in it can be read, and over there.
+///
+/// # Safety
+/// As for [`crate::nic::register`].
+pub(crate) unsafe fn register(
+    device: &'static Device,
+    nic: u64,
+    (address, length_bytes): (u64, u64),
+    settings: &MemSettings,
+) -> Outcome<u32> {
+    attributes::check_region(device, settings)?;
+    let remote = remote_nic(device, nic)?;
+    let writable = device.regions.look(address, length_bytes)?;
+    // Of whole pages, as it is registered.
+    let offered = shared_memory_of(address, length_bytes).map_err(|error| {
+        log::error!("memory cannot be offered to the datapath process: {error}");
+        ControlError::Resource
+    })?;
+    let (fd, shared_at) = match offered {
+        Some(offered) => (Some(offered.memory), Some(offered.offset_bytes)),
+        None => (None, None),
+    };
+    let request = Request::Register {
+        nic: remote,
+        address,
+        length_bytes,
+        settings: remote_settings(device, settings)?,
+        writable,
+        shared_at,
+    };
+    let Reply::Region(region) = ask(device, &request, fd)? else {
+        return Err(ControlError::Resource);
+    };
+    // Once more, where whoever closes the opening or ends the tag finds the region, or is found.
+    let admit = || {
+        remote_nic(device, nic)?;
+        attributes::check_region(device, settings)
+    };
+    let range = (address, length_bytes);
+    match device.regions.adopt(nic, region, range, admit) {
+        Ok(()) => Ok(region),
+        Err(error) => {
+            let undo = Request::Deregister {
+                nic: remote,
+                address,
+                region,
+            };
+            tell(device, &undo)?;
+            Err(error)
+        }
+    }
+}
+
+pub(crate) fn deregister(
+    device: &'static Device,
+    nic: u64,
+    address: u64,
+    region: u32,
+) -> Outcome<()> {
+    // Over there first: as long as it is registered there, the handle is nobody else's here.
+    let request = Request::Deregister {
+        nic: remote_nic(device, nic)?,
+        address,
+        region,
+    };
+    if device
+        .regions
+        .query(Owner::PROGRAM, address, region)
+        .is_none()
+    {
+        return Err(ControlError::InvalidParameter);
+    }
+    tell_if_there(device, &request)?;
+    let removed = {
+        let _no_turn_runs = device.hold();
+        let regions = &device.regions;
+        regions.deregister(Owner::PROGRAM, address, region)
+    };
+    removed.map(drop).ok_or(ControlError::InvalidParameter)
+}
+
+pub(crate) fn set_region(
+    device: &'static Device,
+    nic: u64,
+    (address, region): (u64, u32),
+    settings: &MemSettings,
+) -> Outcome<()> {
+    if device
+        .regions
+        .query(Owner::PROGRAM, address, region)
+        .is_none()
+    {
+        return Err(ControlError::InvalidParameter);
+    }
+    attributes::check_region(device, settings)?;
+    let request = Request::SetRegion {
+        nic: remote_nic(device, nic)?,
+        address,
+        region,
+        settings: remote_settings(device, settings)?,
+    };
+    tell(device, &request)?;
+    attributes::set_region(device, Owner::PROGRAM, (address, region), settings)
+}
+
+/// Makes a VI over there, and its queues here.
+pub(crate) fn create_vi(
+    device: &'static Device,
+    nic: u64,
+    settings: &ViSettings,
+    cqs: (u64, u64),
+) -> Outcome<u64> {
+    let remote_nic = remote_nic(device, nic)?;
+    crate::control::check_vi(device, settings, cqs)?;
+    let request = Request::CreateVi {
+        nic: remote_nic,
+        settings: ViSettings {
+            ptag: remote_tag(device, settings.ptag)?,
+            ..*settings
+        },
+    };
+    let Reply::Handle(remote) = ask(device, &request, None)? else {
+        return Err(ControlError::Resource);
+    };
+    let made = crate::control::adopt_vi(device, nic, settings, cqs, remote);
+    if made.is_err() {
+        tell(device, &Request::DestroyVi { vi: remote })?;
+    }
+    made
+}
+
+pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
+    let device = vi.device;
+    let remote = remote_vi(vi, handle)?;
+    if known_state(vi, handle)? != EndpointState::Idle {
+        return Err(ControlError::InvalidState);
+    }
+    {
+        let held = device.hold();
+        if held.is_none() || !vi.is_live(handle) {
+            return Err(ControlError::InvalidParameter);
+        }
+        // Nobody posts or reaps while it is decided whether there is anything to reap.
+        let _ends = vi.close_ends();
+        if !vi.send.is_empty() || !vi.recv.is_empty() {
+            return Err(ControlError::InvalidState);
+        }
+        vi.retire();
+    }
+    match tell_if_there(device, &Request::DestroyVi { vi: remote.vi }) {
+        // There is none any more.
+        Ok(()) | Err(ControlError::InvalidParameter) => {}
+        // Another thread has connected it meanwhile; or the process was not asked.
+        Err(error) => {
+            vi.resume(handle);
+            return Err(error);
+        }
+    }
+    let mut ended = Vec::new();
+    if let Some(driver) = device.hold().as_mut() {
+        crate::control::detach_local(vi, driver, &mut ended);
+    }
+    device.wake_sleepers();
+    notify::settle(ended);
+    Ok(())
+}
+
+fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
+    let remote = remote_vi(vi, handle)?;
+    match ask(vi.device, &Request::QueryVi { vi: remote.vi }, None)? {
+        Reply::Vi { state } => {
+            let state = state_of(state);
+            // If it is at another connection by now, whoever ended this one knows better.
+            let _is_at_it = hear(vi, handle, remote.connection, state);
+            Ok(state)
+        }
+        _ => Err(ControlError::Resource),
+    }
+}
+
+/// The state as the process has it, or as it was when the process ended.
+fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
+    if is_lost(vi.device) {
+        return Ok(vi.state());
+    }
+    match query_state(vi, handle) {
+        Err(_) if is_lost(vi.device) => Ok(vi.state()),
+        state => state,
+    }
+}
+
+pub(crate) fn query_vi(vi: &'static ViShared, handle: u64) -> Outcome<ViInfo> {
+    Ok(ViInfo {
+        state: known_state(vi, handle)?,
+        settings: vi.settings(),
+        send_empty: vi.send.is_empty(),
+        recv_empty: vi.recv.is_empty(),
+    })
+}
+
+pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) -> Outcome<()> {
+    let device = vi.device;
+    if query_state(vi, handle)? != EndpointState::Idle {
+        return Err(ControlError::InvalidState);
+    }
+    crate::control::check_vi(device, settings, (0, 0))?;
+    let request = Request::SetVi {
+        vi: remote_vi(vi, handle)?.vi,
+        settings: ViSettings {
+            ptag: remote_tag(device, settings.ptag)?,
+            ..*settings
+        },
+    };
+    tell(device, &request)?;
+    attributes::note_changed(vi, handle, settings)
+}
+
+pub(crate) fn discovered_hosts(device: &'static Device, nic: u64) -> Outcome<Vec<HostAddress>> {
+    let nic = remote_nic(device, nic)?;
+    let hosts: Vec<[u8; 16]> = ask_for_parts(device, &Request::DiscoveredHosts { nic })?;
+    Ok(hosts.into_iter().map(HostAddress).collect())
+}
+
+pub(crate) fn counters(device: &'static Device, nic: u64) -> Outcome<Vec<(String, u64)>> {
+    let nic = remote_nic(device, nic)?;
+    ask_for_parts(device, &Request::Counters { nic })
+}
+
+/// A call whose answer may be too long for one message.
+fn ask_for_parts<T: DeserializeOwned>(device: &'static Device, request: &Request) -> Outcome<T> {
+    let link = device.link().ok_or(ControlError::InvalidParameter)?;
+    let bytes = link.ask_for_parts(request);
+    if bytes.is_err() && link.is_over() {
+        notice_loss(device);
+    }
+    postcard::from_bytes(&bytes?).map_err(|_| ControlError::Resource)
+}
+
+/// Waits for what was just posted on a VI that processes nothing: it comes back at once (VIPL 2.4,
+/// 3.3.5). Should the process know better, it comes back as soon as it is done.
+pub(crate) fn await_flush(vi: &'static ViShared, receive: bool) {
+    let queue = if receive { &vi.recv } else { &vi.send };
+    let posted = queue.posted();
+    let begun = Instant::now();
+    while !queue.is_complete_to(posted) && begun.elapsed() < FLUSH_PATIENCE {
+        listen(vi.device);
+        std::thread::yield_now();
+    }
+}
+
+/// The index that the process gave a VI.
+pub(crate) fn index_of(remote: u64) -> u32 {
+    RawHandle::unpack(remote).index
+}
+
+#[cfg(test)]
+mod tests;

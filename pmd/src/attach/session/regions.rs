@@ -1,0 +1,165 @@
+//! Memory that an application registers.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Once, PoisonError};
+
+use nix::unistd::geteuid;
+
+use super::Session;
+use super::owned::Region;
+use crate::attach::message::Reply;
+use crate::control::{ControlError, Outcome, attributes};
+use crate::memory::client::{Client, ClientError};
+use crate::memory::mapped::{MapError, MappedMemory};
+use crate::memory::pages::page_range;
+use crate::memory::place::{ClientMemory, Place};
+use crate::nic::MemSettings;
+use crate::sys;
+
+/// The operator hears once that the process has no mappings left; each application always.
+fn tell_once(error: &MapError) {
+    static TOLD: Once = Once::new();
+    if matches!(error, MapError::TooMany { .. }) {
+        TOLD.call_once(|| log::error!("{error}"));
+    }
+}
+
+impl Session {
+    pub(super) fn register(
+        &self,
+        nic: u64,
+        (address, length_bytes): (u64, u64),
+        attributes: (&MemSettings, bool),
+        shared: Option<(OwnedFd, u64)>,
+    ) -> Outcome<Reply> {
+        let nic = self.nic(nic)?;
+        self.tag(attributes.0.ptag)?;
+        let (base, end) =
+            page_range(address, length_bytes).ok_or(ControlError::InvalidParameter)?;
+        let bytes = end - base;
+        // Counted before anything is mapped.
+        self.owned().expect_region(bytes, &self.quota)?;
+        let place = match shared {
+            Some((memory, offset_bytes)) => {
+                MappedMemory::map_for_client(memory, offset_bytes, bytes)
+                    .map(Place::Mapped)
+                    .map_err(|error| {
+                        tell_once(&error);
+                        error.to_string()
+                    })
+            }
+            None => self.foreign(address, length_bytes).map(Place::Foreign),
+        };
+        let (entered, refused) = match place {
+            Ok(place) => (
+                self.enter(nic, (address, length_bytes), attributes, place),
+                None,
+            ),
+            Err(why) => (Err(ControlError::Resource), Some(why)),
+        };
+        let at = Region {
+            nic,
+            address,
+            bytes,
+        };
+        let made = self.owned().have_region(entered, at);
+        match refused {
+            Some(why) => Ok(Reply::Refused(why)),
+            None => made.map(Reply::Region),
+        }
+    }
+
+    /// Registers memory of the application's for one of its openings, with these settings and
+    /// whether the application may write it.
+    pub(super) fn enter(
+        &self,
+        nic: u64,
+        range: (u64, u64),
+        (settings, writable): (&MemSettings, bool),
+        place: Place,
+    ) -> Outcome<u32> {
+        let memory = ClientMemory {
+            owner: self.owner(),
+            place,
+            writable,
+        };
+        let mut seed = [0; 2];
+        sys::random_bytes(&mut seed);
+        let seed = u16::from_ne_bytes(seed);
+        // Where whoever closes the opening finds the region, or is found.
+        let admit = || {
+            if !self.device.instances.is_open(nic) {
+                return Err(ControlError::InvalidParameter);
+            }
+            attributes::check_region(self.device, settings)
+        };
+        let regions = &self.device.regions;
+        regions.register_for(nic, memory, range, seed, admit)
+    }
+
+    /// What reaches memory of the application that is not shared, if it can reach this range.
+    fn foreign(&self, address: u64, length_bytes: u64) -> Result<Arc<Client>, String> {
+        if !self.foreign_memory {
+            return Err(
+                "memory that is not shared may not be registered (foreign_memory = false in \
+                 [process]): use memory of the library's allocator"
+                    .to_owned(),
+            );
+        }
+        // The kernel asks whose the process is now, which may run another program than the one that
+        // attached; whose the calls are, it does not.
+        if self.peer.uid != geteuid().as_raw() {
+            return Err(format!(
+                "memory that is not shared may be registered by programs of the user of fcvi-pmd, \
+                 and user {} is another one: use memory of the library's allocator",
+                self.peer.uid
+            ));
+        }
+        let open = || -> Result<_, ClientError> {
+            let lives = self.lives.try_clone().map_err(ClientError::NoProcess)?;
+            Client::of_process(self.peer.pid, lives).map(Arc::new)
+        };
+        let mut client = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = match &*client {
+            Some(client) => Arc::clone(client),
+            None => Arc::clone(client.insert(open().map_err(|error| error.to_string())?)),
+        };
+        client
+            .probe(address, length_bytes)
+            .map_err(|error| error.to_string())?;
+        Ok(client)
+    }
+
+    pub(super) fn deregister(&self, nic: u64, address: u64, region: u32) -> Outcome<()> {
+        self.region(nic, address, region)?;
+        let removed = {
+            let _no_turn_runs = self.device.hold();
+            let regions = &self.device.regions;
+            regions.deregister(self.owner(), address, region)
+        };
+        self.owned().remove_region(region);
+        removed.map(drop).ok_or(ControlError::InvalidParameter)
+    }
+
+    pub(super) fn set_region(
+        &self,
+        nic: u64,
+        (address, region): (u64, u32),
+        settings: &MemSettings,
+    ) -> Outcome<()> {
+        self.region(nic, address, region)?;
+        self.tag(settings.ptag)?;
+        attributes::set_region(self.device, self.owner(), (address, region), settings)
+    }
+
+    /// Is this a region of the application's?
+    fn region(&self, nic: u64, address: u64, region: u32) -> Outcome<()> {
+        let owned = self.owned();
+        let is_owned = owned.nics.contains(&nic)
+            && owned
+                .regions
+                .get(&region)
+                .is_some_and(|region| region.address == address);
+        is_owned.then_some(()).ok_or(ControlError::InvalidParameter)
+    }
+}

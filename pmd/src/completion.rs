@@ -1,0 +1,123 @@
+//! A descriptor completed: its own fields, its slot, and the entry in its completion queue.
+
+use crate::cq::Entry;
+use crate::descriptor::status;
+use crate::descriptor::{CONTROL_BYTES, ControlSegment};
+use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
+use crate::memory::table::RegionTable;
+use crate::memory::{Access, TagCheck};
+use crate::queue::WorkQueue;
+use crate::sleepers::Event;
+use crate::sync::{AtomicU32, Ordering};
+use crate::vi::{CqShared, entry_is_live};
+
+/// Where the completions of a work queue are told.
+#[derive(Clone, Copy)]
+pub(crate) struct Reports {
+    pub(crate) cq: Option<&'static CqShared>,
+    /// What those sleep for who wait for them.
+    pub(crate) event: Event,
+}
+
+impl Reports {
+    /// Those of a queue of the VI with this number.
+    pub(crate) fn of(cq: Option<&'static CqShared>, vi: u32, receive: bool) -> Self {
+        let event = match cq {
+            Some(cq) => cq.event(),
+            None => Event::on_work_queue(vi, receive),
+        };
+        Self { cq, event }
+    }
+}
+
+/// How a descriptor ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Ending {
+    /// The status word, with [`status::DONE`].
+    pub(crate) word: u32,
+    pub(crate) length_bytes: u32,
+    pub(crate) immediate: Option<u32>,
+}
+
+/// Completes the head of a queue whose descriptors are in our memory. Gives its number on the
+/// queue, and its address if its memory is gone; `None` if nothing is posted.
+///
+/// # Safety
+/// The caller holds the NIC's turn and has no reference to a slot of the queue.
+#[inline]
+pub(crate) unsafe fn complete_head(
+    queue: &WorkQueue,
+    regions: &RegionTable,
+    tag: TagCheck,
+    ending: Ending,
+) -> Option<(u32, Option<u64>)> {
+    // SAFETY: the turn, as our caller promises; the reference ends with the completion below.
+    let slot = unsafe { queue.head() }?;
+    slot.status = ending.word;
+    let there = slot.epoch == regions.epoch()
+        || regions.check(slot.handle, tag, slot.address, CONTROL_BYTES, Access::Write);
+    let lost = (!there).then_some(slot.address);
+    // Descriptors of an application that is served are its library's to write.
+    if there && !tag.is_client() {
+        // SAFETY: checked in this turn, and deregistration needs the turn.
+        unsafe { write_completion(slot.address, ending) };
+    }
+    Some((queue.complete_head(), lost))
+}
+
+/// Adds an entry to a completion queue; false if one that is wanted had to be dropped.
+///
+/// # Safety
+/// The caller holds the NIC's turn.
+#[inline]
+pub(crate) unsafe fn add_entry(cq: &CqShared, entry: Entry) -> bool {
+    // SAFETY: the turn, as our caller promises.
+    if unsafe { cq.ring.add(entry) } {
+        return true;
+    }
+    // SAFETY: likewise.
+    let made_room = unsafe { cq.ring.compact(entry_is_live) };
+    // SAFETY: likewise.
+    let added = made_room && unsafe { cq.ring.add(entry) };
+    if !added {
+        cq.ring.overruns.fetch_add(1, Ordering::Relaxed);
+    }
+    added
+}
+
+/// The error of a descriptor that completed and whose memory is gone (VIPL 3.8.1).
+pub(crate) fn lost_descriptor(vi: u64, instance: u64, descriptor: u64, word: u32) -> AsyncEvent {
+    AsyncEvent {
+        vi,
+        instance,
+        descriptor,
+        op_code: (word & status::OP_MASK) >> 16,
+        resource: ResourceCode::Descriptor,
+        code: ErrorCode::CompProt,
+    }
+}
+
+/// Writes the fields that the provider returns, the status last.
+///
+/// # Safety
+/// `address` is that of a descriptor inside a registered, writable region.
+#[inline]
+unsafe fn write_completion(address: u64, ending: Ending) {
+    let control = address as *mut ControlSegment;
+    if let Some(immediate) = ending.immediate {
+        // SAFETY: a field of the control segment that the caller vouches for.
+        let field = unsafe { &raw mut (*control).immediate_data };
+        // SAFETY: as above.
+        unsafe { field.write_volatile(immediate) };
+    }
+    // SAFETY: as above.
+    let length = unsafe { &raw mut (*control).length };
+    // SAFETY: as above.
+    unsafe { length.write_volatile(ending.length_bytes) };
+    // SAFETY: as above.
+    let field = unsafe { &raw mut (*control).status };
+    // SAFETY: an aligned word of the control segment.
+    let status = unsafe { AtomicU32::from_ptr(field) };
+    // Release: its partner is the application's load of the status it polls.
+    status.store(ending.word, Ordering::Release);
+}

@@ -1,0 +1,247 @@
+//! What is wrong with the values of a NIC, whoever gave them.
+
+use std::net::IpAddr;
+
+use super::mistake::{Mistake, Number, number};
+use super::{FaultConfig, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, parse};
+
+/// Every queue of a NIC is notified of: two of each VI, and every completion queue.
+const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
+/// The longest name of a network interface, in bytes.
+const MAX_INTERFACE_BYTES: usize = 15;
+/// The highest core that can be asked for.
+const MAX_CORE: u64 = 1023;
+/// An hour.
+const HOUR_MS: u64 = 3_600_000;
+/// Ten seconds.
+const TEN_SECONDS_US: u64 = 10_000_000;
+
+impl NicConfig {
+    /// The keys that are numbers.
+    pub(super) fn numbers(&self) -> Vec<Number> {
+        let mut numbers = self.limits();
+        numbers.extend(self.port_numbers());
+        numbers.extend(self.times());
+        numbers.extend(self.recovery_numbers());
+        numbers
+    }
+
+    fn limits(&self) -> Vec<Number> {
+        let most_in_flight = u64::from(vi_engine::MAX_UNANSWERED);
+        vec![
+            number("max_vi", self.max_vi, 1, 4096),
+            number(
+                "max_descriptors_per_queue",
+                self.max_descriptors_per_queue,
+                2,
+                65536,
+            ),
+            number(
+                "max_segments_per_descriptor",
+                self.max_segments_per_descriptor,
+                253,
+                65535,
+            ),
+            number("max_regions", self.max_regions, 1, 65535),
+            number(
+                "max_registered_bytes",
+                self.max_registered_bytes,
+                4096,
+                1 << 47,
+            ),
+            number("max_region_bytes", self.max_region_bytes, 1, 1 << 47),
+            number("max_cq", self.max_cq, 1, 65536),
+            number("max_cq_entries", self.max_cq_entries, 1, 1 << 24),
+            number(
+                "max_notifies_per_queue",
+                self.max_notifies_per_queue,
+                1,
+                1 << 20,
+            ),
+            number(
+                "max_notify_threads",
+                self.max_notify_threads,
+                1,
+                MAX_NOTIFY_THREADS,
+            ),
+            number("max_ptags", self.max_ptags, 1, 1 << 24),
+            number("max_incoming", self.max_incoming, 1, 65536),
+            number("max_rdma_reads", self.max_rdma_reads, 1, 256),
+            number("max_in_flight", self.max_in_flight, 1, most_in_flight),
+            number(
+                "max_transfer_bytes",
+                self.max_transfer_bytes,
+                65536,
+                0x7FFF_FFFF,
+            ),
+        ]
+    }
+
+    fn port_numbers(&self) -> Vec<Number> {
+        vec![
+            number("ring_frames", self.ring_frames, 8, 65536),
+            number("max_stations", self.max_stations, 1, 255),
+            number("rx_frames", self.rx_frames, 1, 65536),
+            number("tx_frames", self.tx_frames, 1, 65536),
+            number("core", self.core.unwrap_or(0) as u64, 0, MAX_CORE),
+        ]
+    }
+
+    fn times(&self) -> Vec<Number> {
+        vec![
+            number("e_d_tov_ms", self.e_d_tov_ms, 1, HOUR_MS),
+            number("r_a_tov_ms", self.r_a_tov_ms(), 1, HOUR_MS),
+            number(
+                "ulp_timeout_ms",
+                self.ulp_timeout_ms(),
+                MIN_ULP_TIMEOUT_MS,
+                2 * HOUR_MS,
+            ),
+            number("beacon_ms", self.beacon_ms, 10, HOUR_MS),
+            number("discovery_ms", self.discovery_ms, 1, HOUR_MS),
+            number("probe_interval_ms", self.probe_interval_ms, 0, HOUR_MS),
+            number("silent_port_ms", self.silent_port_ms(), 0, HOUR_MS),
+            number("peer_retry_ms", self.peer_retry_ms, 1, HOUR_MS),
+            number("takeover_us", self.takeover_us, 10, TEN_SECONDS_US),
+            number("spin_us", self.spin_us, 0, TEN_SECONDS_US),
+        ]
+    }
+
+    /// What is wrong with it; its neighbours and faults have mistakes of their own.
+    pub(super) fn mistakes(&self) -> Vec<Mistake> {
+        let mut found: Vec<Mistake> = self.numbers().iter().filter_map(Number::mistake).collect();
+        if self.max_ptags < self.max_vi {
+            let (ptags, vis) = (self.max_ptags, self.max_vi);
+            let text = format!("max_ptags = {ptags}: must be at least max_vi, which is {vis}");
+            found.push(Mistake::new("max_ptags", text));
+        }
+        found.extend(self.window_mistake());
+        found.extend(self.host.and_then(host_mistake));
+        match self.port {
+            PortKind::Shm => found.extend(self.shm_mistakes()),
+            PortKind::AfPacket => found.extend(self.af_packet_mistakes()),
+        }
+        found
+    }
+
+    fn shm_mistakes(&self) -> Vec<Mistake> {
+        let mut found = Vec::new();
+        let frames = self.ring_frames;
+        if !frames.is_power_of_two() && (8..=65536).contains(&frames) {
+            let text = format!("ring_frames = {frames}: must be a power of two, 8 to 65536");
+            found.push(Mistake::new("ring_frames", text));
+        }
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if !(1..=64).contains(&self.segment.len()) || !self.segment.chars().all(is_allowed) {
+            let text = format!(
+                "segment = {:?}: must be 1 to 64 letters, digits, '.', '_' or '-'",
+                self.segment
+            );
+            found.push(Mistake::new("segment", text));
+        }
+        found
+    }
+
+    fn af_packet_mistakes(&self) -> Vec<Mistake> {
+        let mut found = Vec::new();
+        let mut add = |key, text: String| found.push(Mistake::new(key, text));
+        if self.interface.is_empty() {
+            add(
+                "interface",
+                "port = \"af_packet\" needs interface = \"...\": `ip link` lists them".into(),
+            );
+        } else if self.interface.len() > MAX_INTERFACE_BYTES {
+            let text = format!(
+                "interface = {:?}: must have at most {MAX_INTERFACE_BYTES} bytes: `ip link` lists them",
+                self.interface
+            );
+            add("interface", text);
+        }
+        if self.host.is_none() {
+            add(
+                "host",
+                "port = \"af_packet\" needs host = \"<our IP address>\"".into(),
+            );
+        }
+        for (key, name) in [
+            ("port_name", &self.port_name),
+            ("node_name", &self.node_name),
+        ] {
+            if let Some(Err(text)) = name.as_deref().map(|name| parse::name(key, name)) {
+                add(key, text);
+            }
+        }
+        if self.discovers() {
+            if !self.neighbour.is_empty() {
+                let text = "neighbour = [...] needs n_port_ids = \"...\": without it, neighbours are found";
+                add("neighbour", text.into());
+            }
+            return found;
+        }
+        if let Err(text) = parse::range(&self.n_port_ids) {
+            add("n_port_ids", text);
+        }
+        found
+    }
+
+    /// What is wrong with the neighbour of this place.
+    pub(super) fn neighbour_mistakes(&self, index: usize) -> Vec<Mistake> {
+        let Some(neighbour) = self.neighbour.get(index) else {
+            return Vec::new();
+        };
+        let mut found: Vec<Mistake> = host_mistake(neighbour.host).into_iter().collect();
+        let mut add = |text: String| found.push(Mistake::new("n_port_ids", text));
+        let text = &neighbour.n_port_ids;
+        let range = match parse::range(text) {
+            Ok(range) => range,
+            Err(text) => {
+                add(text);
+                return found;
+            }
+        };
+        let shares = |other: &str| {
+            parse::range(other).is_ok_and(|other| range.0 <= other.1 && other.0 <= range.1)
+        };
+        if shares(&self.n_port_ids) {
+            add(format!(
+                "n_port_ids = {text:?}: some of them are our own, {:?}: every program needs its own",
+                self.n_port_ids
+            ));
+        }
+        let mut earlier = self.neighbour.iter().take(index);
+        if let Some(earlier) = earlier.position(|other| shares(&other.n_port_ids)) {
+            add(format!(
+                "n_port_ids = {text:?}: some of them are those of neighbour {}: every program needs its own",
+                earlier + 1
+            ));
+        }
+        found
+    }
+}
+
+/// Nobody's address, or everybody's.
+fn host_mistake(host: IpAddr) -> Option<Mistake> {
+    (host.is_unspecified() || host.is_multicast()).then(|| {
+        let text = format!("host = \"{host}\": must be the address of one host");
+        Mistake::new("host", text)
+    })
+}
+
+impl FaultConfig {
+    pub(super) fn numbers(&self) -> Vec<Number> {
+        let ppm = |key, value: u32| number(key, value, 0, 1_000_000);
+        vec![
+            number("seed", self.seed, 0, u64::MAX),
+            ppm("loss_ppm", self.loss_ppm),
+            ppm("duplication_ppm", self.duplication_ppm),
+            ppm("reordering_ppm", self.reordering_ppm),
+            ppm("corruption_ppm", self.corruption_ppm),
+            ppm("delay_ppm", self.delay_ppm),
+            number("delay_turns", self.delay_turns, 0, 1_000_000),
+        ]
+    }
+
+    pub(super) fn mistakes(&self) -> Vec<Mistake> {
+        self.numbers().iter().filter_map(Number::mistake).collect()
+    }
+}

@@ -1,0 +1,267 @@
+//! Keys that contradict each other, in one table and between tables: what only the text of a file can show.
+
+use super::admission::Directory;
+use super::file::{File, Place};
+use super::mistake::Mistake;
+use super::process::{Idle, Who};
+use super::{Config, NicConfig, PortKind, Progress};
+
+/// A key that means nothing unless another one says so.
+struct Only {
+    keys: &'static [&'static str],
+    /// The other key; not looked at if it has a mistake itself.
+    other: &'static str,
+    /// Does the NIC say so?
+    holds: fn(&NicConfig) -> bool,
+    /// What the other key must say, and the way out.
+    remedy: &'static str,
+}
+
+const ONLY: &[Only] = &[
+    Only {
+        keys: &["segment", "directory", "ring_frames", "max_stations"],
+        other: "port",
+        holds: |nic| nic.port == PortKind::Shm,
+        remedy: "only for port = \"shm\": remove one of the two",
+    },
+    Only {
+        keys: &[
+            "interface",
+            "n_port_ids",
+            "port_name",
+            "node_name",
+            "beacon_ms",
+            "discovery_ms",
+            "rx_frames",
+            "tx_frames",
+            "probe_interval_ms",
+        ],
+        other: "port",
+        holds: |nic| nic.port == PortKind::AfPacket,
+        remedy: "only for port = \"af_packet\": set that, or remove this",
+    },
+    Only {
+        keys: &["port_name", "node_name", "beacon_ms", "discovery_ms"],
+        other: "n_port_ids",
+        holds: |nic| nic.n_port_ids.is_empty(),
+        remedy: "only for discovery, which n_port_ids switches off: remove one of the two",
+    },
+    Only {
+        keys: &["core"],
+        other: "progress",
+        holds: |nic| nic.progress == Progress::Pinned,
+        remedy: "only for progress = \"pinned\": set that, or remove this",
+    },
+    Only {
+        keys: &["takeover_us"],
+        other: "progress",
+        holds: |nic| nic.progress == Progress::Inline,
+        remedy: "only for progress = \"inline\": remove one of the two",
+    },
+    Only {
+        keys: &[
+            "recovery_ack_messages",
+            "recovery_ack_bytes",
+            "recovery_ack_us",
+            "recovery_timeout_us",
+            "recovery_tries",
+            "recovery_min_window_frames",
+            "recovery_window_frames",
+            "recovery_islands",
+        ],
+        other: "recovery",
+        holds: NicConfig::recovery,
+        remedy: "only with message recovery: set recovery = true, or remove this",
+    },
+];
+
+/// Finds everything that is wrong with a configuration whose keys and types are right.
+pub(super) fn find(file: &mut File<'_>, config: &Config) {
+    for (index, nic) in config.nics.iter().enumerate() {
+        let place = Place::nic(index, &nic.name);
+        nic_values(file, &place, nic);
+        for only in ONLY {
+            if (only.holds)(nic) || file.is_unsound(&place, only.other) {
+                continue;
+            }
+            for key in only.keys {
+                if let Some(value) = file.value(&place, key) {
+                    let text = format!("{key} = {value}: {}", only.remedy);
+                    file.mistake(&place, &Mistake::new(key, text));
+                }
+            }
+        }
+        between_nics(file, &place, config, index);
+    }
+    aliases(file, config);
+    process(file, config);
+}
+
+fn nic_values(file: &mut File<'_>, place: &Place, nic: &NicConfig) {
+    for mistake in nic.mistakes() {
+        // A default in the place of a key that is wrong says nothing.
+        if !(mistake.key == "neighbour" && file.is_unsound(place, "n_port_ids")) {
+            file.mistake(place, &mistake);
+        }
+    }
+    for index in 0..nic.neighbour.len() {
+        for mistake in nic.neighbour_mistakes(index) {
+            file.mistake(&place.element("neighbour", index), &mistake);
+        }
+    }
+    for mistake in nic.fault.iter().flat_map(|fault| fault.mistakes()) {
+        file.mistake(&place.inner("fault"), &mistake);
+    }
+}
+
+/// What this NIC takes away from an earlier one.
+fn between_nics(file: &mut File<'_>, place: &Place, config: &Config, index: usize) {
+    let Some(nic) = config.nics.get(index) else {
+        return;
+    };
+    for earlier in config.nics.iter().take(index) {
+        let mut clash = |key, text| file.mistake(place, &Mistake::new(key, text));
+        let name = &earlier.name;
+        if nic.name == *name {
+            clash(
+                "name",
+                format!("name = {name:?}: is there twice: choose another name"),
+            );
+        }
+        let is_pinned = |nic: &NicConfig| nic.progress == Progress::Pinned;
+        if let Some(core) = nic.core
+            && earlier.core == nic.core
+            && config.process.is_none()
+            && is_pinned(nic)
+            && is_pinned(earlier)
+        {
+            let text = format!(
+                "core = {core}: nic {name:?} polls there: choose another core; only a file with [process] lets NICs share one"
+            );
+            clash("core", text);
+        }
+        if nic.capture.is_some() && nic.capture == earlier.capture {
+            let text = format!("capture: nic {name:?} writes to the same file: choose another one");
+            clash("capture", text);
+        }
+        if nic.port_name.is_some() && nic.port_name == earlier.port_name {
+            let text =
+                format!("port_name: nic {name:?} has the same one: every port needs its own");
+            clash("port_name", text);
+        }
+    }
+}
+
+fn aliases(file: &mut File<'_>, config: &Config) {
+    let place = Place::default().inner("alias");
+    for (alias, name) in &config.alias {
+        let text = if config.nics.iter().any(|nic| nic.name == *alias) {
+            format!("{alias} = {name:?}: a NIC has this name itself: choose another one")
+        } else if config.alias.contains_key(name) || config.nic(name).is_none() {
+            let names: Vec<&str> = config.nics.iter().map(|nic| nic.name.as_str()).collect();
+            format!(
+                "{alias} = {name:?}: must be the name of a NIC: {}",
+                names.join(", ")
+            )
+        } else {
+            continue;
+        };
+        file.mistake_at(&place, alias, &text);
+    }
+}
+
+fn process(file: &mut File<'_>, config: &Config) {
+    let Some(process) = &config.process else {
+        return;
+    };
+    let place = Place::default().inner("process");
+    for mistake in process.mistakes() {
+        file.mistake(&place, &mistake);
+    }
+    for mistake in process.quota.mistakes() {
+        file.mistake(&place.inner("quota"), &mistake);
+    }
+    for index in 0..process.application.len() {
+        let place = place.element("application", index);
+        for mistake in process.application_mistakes(index) {
+            if !file.is_unsound(&place, "user") && !file.is_unsound(&place, "group") {
+                file.mistake(&place, &mistake);
+            }
+        }
+    }
+    if let Some(value) = file.value(&place, "spin_us")
+        && process.idle == Idle::Spin
+        && !file.is_unsound(&place, "idle")
+    {
+        let text =
+            format!("spin_us = {value}: only for idle = \"hybrid\": set that, or remove this");
+        file.mistake(&place, &Mistake::new("spin_us", text));
+    }
+    for (index, nic) in config.nics.iter().enumerate() {
+        let place = Place::nic(index, &nic.name);
+        if nic.progress == Progress::Inline {
+            let text = "progress = \"inline\": a NIC of [process] is polled by it: remove this, or [process]";
+            file.mistake(&place, &Mistake::new("progress", text));
+        }
+        let watched = [
+            ("fault", nic.fault.is_some()),
+            ("capture", nic.capture.is_some()),
+        ];
+        for (key, _) in watched.into_iter().filter(|(_, is_set)| *is_set) {
+            if file.value(&place, "shortcut").is_none() && !file.is_unsound(&place, "shortcut") {
+                let text = format!(
+                    "{key}: not for messages that a NIC of [process] moves from memory to memory: \
+                     set shortcut = false, or true if frames to others are enough"
+                );
+                file.mistake(&place, &Mistake::new(key, text));
+            }
+        }
+    }
+}
+
+/// Finds the users and groups that this host does not know.
+pub(super) fn find_strangers(file: &mut File<'_>, config: &Config, directory: &dyn Directory) {
+    let Some(process) = &config.process else {
+        return;
+    };
+    let place = Place::default().inner("process");
+    // A program that attaches needs to know no more than where.
+    if config.nics.is_empty() {
+        let text = "needs a NIC to serve: add [[nic]]";
+        file.mistake(&place, &Mistake::new("nic", text));
+    }
+    let mut look = |place: &Place, key: &'static str, who: &Who, is_user: bool| {
+        let Who::Name(name) = who else {
+            return;
+        };
+        let (kind, command, found) = if is_user {
+            ("user", "passwd", directory.uid(name))
+        } else {
+            ("group", "group", directory.gid(name))
+        };
+        let problem = match found {
+            Ok(Some(_)) => return,
+            Ok(None) => format!("no such {kind} on this host: `getent {command}` lists them"),
+            Err(error) => format!("cannot be looked up ({error}): give its number"),
+        };
+        file.mistake(
+            place,
+            &Mistake::new(key, format!("{key}: {name:?}: {problem}")),
+        );
+    };
+    for who in process.users.iter().flatten() {
+        look(&place, "users", who, true);
+    }
+    for who in &process.groups {
+        look(&place, "groups", who, false);
+    }
+    for (index, entry) in process.application.iter().enumerate() {
+        let place = place.element("application", index);
+        if let Some(who) = &entry.user {
+            look(&place, "user", who, true);
+        }
+        if let Some(who) = &entry.group {
+            look(&place, "group", who, false);
+        }
+    }
+}

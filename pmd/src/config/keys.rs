@@ -1,0 +1,229 @@
+//! The keys of each table: which there are, and what each must be.
+
+use serde::de::value::Error as NoTable;
+use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
+use serde::forward_to_deserialize_any;
+
+use super::file::{File, Inner, Table};
+use super::mistake::Number;
+use super::process::{ApplicationConfig, ProcessConfig, Quota};
+use super::{Config, FaultConfig, NeighbourConfig, NicConfig};
+
+/// The keys of a table, as its struct has them.
+pub(super) fn of<T: DeserializeOwned>() -> &'static [&'static str] {
+    let mut keys: &'static [&'static str] = &[];
+    // Asks the struct for its fields, and gives it none: the error is expected.
+    let _ = T::deserialize(Fields(&mut keys));
+    keys
+}
+
+struct Fields<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Fields<'_> {
+    type Error = NoTable;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, NoTable> {
+        Err(NoTable::custom("not a struct"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, NoTable> {
+        *self.0 = fields;
+        self.deserialize_any(visitor)
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+/// What the key must be; `None` if the table has no such key.
+pub(super) fn must_be<T: Table>(key: &str) -> Option<String> {
+    if let Some(number) = T::numbers().iter().find(|number| number.key == key) {
+        let Number { low, high, .. } = number;
+        return Some(format!("must be a number, {low} to {high}"));
+    }
+    T::form(key).map(|form| format!("must be {form}"))
+}
+
+/// What to do about a key that the table does not have.
+pub(super) fn unknown<T: Table>(key: &str) -> String {
+    let near = of::<T>()
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(known, key), known))
+        .min();
+    if let Some((distance, known)) = near
+        && distance <= 1 + known.len().min(key.len()) / 4
+    {
+        return format!("unknown key: did you mean {known}?");
+    }
+    let tables: [(&str, &[&str]); 6] = [
+        (NicConfig::HEADER, of::<NicConfig>()),
+        (NeighbourConfig::HEADER, of::<NeighbourConfig>()),
+        (FaultConfig::HEADER, of::<FaultConfig>()),
+        (ProcessConfig::HEADER, of::<ProcessConfig>()),
+        (Quota::HEADER, of::<Quota>()),
+        (ApplicationConfig::HEADER, of::<ApplicationConfig>()),
+    ];
+    match tables.iter().find(|(_, keys)| keys.contains(&key)) {
+        Some((header, _)) => format!("unknown key here: it belongs into {header}"),
+        None => "unknown key: remove it".to_owned(),
+    }
+}
+
+impl Table for Config {
+    const HEADER: &'static str = "";
+
+    fn numbers() -> Vec<Number> {
+        Vec::new()
+    }
+
+    fn form(key: &str) -> Option<&'static str> {
+        Some(match key {
+            "nic" => "tables, [[nic]]",
+            "alias" => "a table, [alias], of names for NICs",
+            "process" => "a table, [process]",
+            _ => return None,
+        })
+    }
+
+    fn inner<'t>(key: &str) -> Option<Inner<'t>> {
+        Some(match key {
+            "nic" => Inner::Many(File::table::<NicConfig>),
+            "alias" => Inner::One(File::names),
+            "process" => Inner::One(File::table::<ProcessConfig>),
+            _ => return None,
+        })
+    }
+}
+
+impl Table for NicConfig {
+    const HEADER: &'static str = "[[nic]]";
+
+    fn numbers() -> Vec<Number> {
+        Self::default().numbers()
+    }
+
+    fn form(key: &str) -> Option<&'static str> {
+        Some(match key {
+            "name" => "a name in quotes, \"VINIC0\"",
+            "port" => "\"shm\" or \"af_packet\"",
+            "segment" => "1 to 64 letters, digits, '.', '_' or '-', in quotes",
+            "directory" => "the path of a directory, in quotes",
+            "interface" => {
+                "the name of a network interface, in quotes, 1 to 15 bytes: `ip link` lists them"
+            }
+            "n_port_ids" => "\"00.01.01\" or a range \"00.01.01-00.01.08\", in quotes",
+            "port_name" | "node_name" => {
+                "eight bytes in hexadecimal, in quotes, \"20:00:52:54:00:00:00:01\""
+            }
+            "host" => "an IP address in quotes, \"192.0.2.1\" or \"2001:db8::1\"",
+            "neighbour" => "tables, [[nic.neighbour]], each with host and n_port_ids",
+            "hosts_file" | "capture" => "the path of a file, in quotes",
+            "progress" => "\"inline\" or \"pinned\"",
+            "protection" => "\"strict\" or \"lenient\"",
+            "lock_memory" => "\"best_effort\", \"required\" or \"never\"",
+            "recovery" | "shortcut" => "true or false",
+            "fault" => "a table, [nic.fault]",
+            _ => return None,
+        })
+    }
+
+    fn inner<'t>(key: &str) -> Option<Inner<'t>> {
+        Some(match key {
+            "neighbour" => Inner::Many(File::whole_table::<NeighbourConfig>),
+            "fault" => Inner::One(File::table::<FaultConfig>),
+            _ => return None,
+        })
+    }
+}
+
+impl Table for NeighbourConfig {
+    const HEADER: &'static str = "[[nic.neighbour]]";
+
+    fn numbers() -> Vec<Number> {
+        Vec::new()
+    }
+
+    fn form(key: &str) -> Option<&'static str> {
+        match key {
+            "host" | "n_port_ids" => NicConfig::form(key),
+            _ => None,
+        }
+    }
+}
+
+impl Table for FaultConfig {
+    const HEADER: &'static str = "[nic.fault]";
+
+    fn numbers() -> Vec<Number> {
+        Self::default().numbers()
+    }
+
+    fn form(_: &str) -> Option<&'static str> {
+        None
+    }
+}
+
+impl Table for ProcessConfig {
+    const HEADER: &'static str = "[process]";
+
+    fn numbers() -> Vec<Number> {
+        Self::default().numbers()
+    }
+
+    fn form(key: &str) -> Option<&'static str> {
+        Some(match key {
+            "socket" => "an absolute path of at most 107 bytes, in quotes",
+            "users" => "a list of users, names in quotes or numbers: [\"alice\", 1001]",
+            "groups" => "a list of groups, names in quotes or numbers: [\"users\", 100]",
+            "metrics" => "an IP address and a port, in quotes: \"127.0.0.1:9464\"",
+            "idle" => "\"spin\" or \"hybrid\"",
+            "foreign_memory" => "true or false",
+            "quota" => "a table, [process.quota]",
+            "application" => "tables, [[process.application]], each with user or group",
+            _ => return None,
+        })
+    }
+
+    fn inner<'t>(key: &str) -> Option<Inner<'t>> {
+        Some(match key {
+            "quota" => Inner::One(File::table::<Quota>),
+            "application" => Inner::Many(File::table::<ApplicationConfig>),
+            _ => return None,
+        })
+    }
+}
+
+impl Table for Quota {
+    const HEADER: &'static str = "[process.quota]";
+
+    fn numbers() -> Vec<Number> {
+        Self::default().numbers()
+    }
+
+    fn form(_: &str) -> Option<&'static str> {
+        None
+    }
+}
+
+impl Table for ApplicationConfig {
+    const HEADER: &'static str = "[[process.application]]";
+
+    fn numbers() -> Vec<Number> {
+        Quota::numbers(&Quota::default())
+    }
+
+    fn form(key: &str) -> Option<&'static str> {
+        Some(match key {
+            "user" => "a user, its name in quotes or its number",
+            "group" => "a group, its name in quotes or its number",
+            _ => return None,
+        })
+    }
+}

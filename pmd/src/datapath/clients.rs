@@ -1,0 +1,152 @@
+//! Memory of this program, or of an application that it serves: which of the two, a VI's tag
+//! says.
+
+use vi_engine::ViIndex;
+
+use super::{Datapath, Memory, ViPath};
+use crate::descriptor::DataSegment;
+use crate::memory::transfer::{End, Named, Remote};
+use crate::memory::{Access, TagCheck};
+use crate::post::{self, Cursor};
+use crate::queue::Slot;
+
+impl Datapath {
+    /// A VI, and beside it what reaches its memory.
+    #[inline(always)]
+    pub(super) fn parts(&mut self, vi: ViIndex) -> (Option<&mut ViPath>, Memory<'_>) {
+        let path = self.vis.get_mut(vi.0 as usize).and_then(Option::as_mut);
+        let memory = Memory {
+            regions: self.regions,
+            mover: &mut self.mover,
+        };
+        (path, memory)
+    }
+}
+
+impl Memory<'_> {
+    /// Copies message bytes out of the data segments of a slot. False if they end before, or are
+    /// out of reach.
+    ///
+    /// # Safety
+    /// The caller holds the turn; in it the segments were found valid for [`Access::Read`].
+    #[inline(always)]
+    pub(super) unsafe fn gather(
+        self,
+        tag: TagCheck,
+        cursor: &mut Cursor,
+        slot: &Slot,
+        offset_bytes: u32,
+        to: &mut [u8],
+    ) -> bool {
+        if tag.is_client() {
+            let from = Named {
+                tag,
+                access: Access::Read,
+                segments: slot.data(),
+                cursor,
+                offset_bytes,
+            };
+            // SAFETY: passed on from our caller.
+            return unsafe { self.gather_of_client(from, to) };
+        }
+        // SAFETY: likewise.
+        unsafe { post::gather(cursor, slot, offset_bytes, to) }
+    }
+
+    /// Copies message bytes into the data segments of a slot; as [`Self::gather`].
+    ///
+    /// # Safety
+    /// The caller holds the turn; in it the segments were found valid for [`Access::Write`].
+    #[inline(always)]
+    pub(super) unsafe fn scatter(
+        self,
+        tag: TagCheck,
+        cursor: &mut Cursor,
+        slot: &Slot,
+        offset_bytes: u32,
+        payload: &[u8],
+    ) -> bool {
+        if tag.is_client() {
+            let to = Named {
+                tag,
+                access: Access::Write,
+                segments: slot.data(),
+                cursor,
+                offset_bytes,
+            };
+            // SAFETY: passed on from our caller.
+            return unsafe { self.scatter_to_client(payload, to) };
+        }
+        // SAFETY: likewise.
+        unsafe { post::scatter(cursor, slot, offset_bytes, payload) }
+    }
+
+    /// # Safety
+    /// The caller holds the turn.
+    #[inline(never)]
+    unsafe fn gather_of_client(self, from: Named<'_>, to: &mut [u8]) -> bool {
+        let from = End::Named(from);
+        let bytes = to.len();
+        let to = End::Own(to.as_mut_ptr().expose_provenance() as u64);
+        // SAFETY: under the turn; `to` is ours alone and so long.
+        unsafe { self.mover.transfer(self.regions, from, to, bytes) }.is_ok()
+    }
+
+    /// # Safety
+    /// The caller holds the turn.
+    #[inline(never)]
+    unsafe fn scatter_to_client(self, payload: &[u8], to: Named<'_>) -> bool {
+        let to = End::Named(to);
+        let bytes = payload.len();
+        let from = End::Own(payload.as_ptr().expose_provenance() as u64);
+        // SAFETY: under the turn; `from` is so long and only read.
+        unsafe { self.mover.transfer(self.regions, from, to, bytes) }.is_ok()
+    }
+
+    /// Places bytes of an RDMA write in an application's memory, the last ones last. False if
+    /// that may not be written, or is out of reach.
+    ///
+    /// # Safety
+    /// The caller holds the turn.
+    #[inline(never)]
+    pub(super) unsafe fn place_for_client(
+        self,
+        (tag, address, handle): (TagCheck, u64, u32),
+        payload: &[u8],
+    ) -> bool {
+        let to = Remote {
+            tag,
+            handle,
+            address,
+        };
+        // SAFETY: passed on from our caller.
+        unsafe { self.mover.place_in_order(self.regions, to, payload) }.is_ok()
+    }
+
+    /// Copies out what a peer reads of an application's memory. False if it may not be read, or
+    /// is out of reach.
+    ///
+    /// # Safety
+    /// The caller holds the turn.
+    #[inline(never)]
+    pub(super) unsafe fn read_of_client(
+        self,
+        (tag, address, handle): (TagCheck, u64, u32),
+        to: &mut [u8],
+    ) -> bool {
+        let segment = DataSegment {
+            address,
+            handle,
+            length: to.len() as u32,
+        };
+        let from = Named {
+            tag,
+            access: Access::RemoteRead,
+            segments: &[segment],
+            cursor: &mut Cursor::default(),
+            offset_bytes: 0,
+        };
+        // SAFETY: passed on from our caller.
+        unsafe { self.gather_of_client(from, to) }
+    }
+}

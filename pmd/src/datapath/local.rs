@@ -1,0 +1,408 @@
+//! Messages between two VIs of this NIC: from the memory of one to the memory of the other, with
+//! nothing in between.
+
+use vi_engine::{Moved, Operation, ViIndex};
+
+use super::{Datapath, ViPath};
+use crate::descriptor::DataSegment;
+use crate::memory::table::RegionTable;
+use crate::memory::transfer::{End, Fault, Mover, Named, Remote};
+use crate::memory::{Access, copy};
+use crate::post::{Cursor, still_valid};
+use crate::queue::Slot;
+
+impl Datapath {
+    /// Moves a part of the message whose descriptor is next on the send queue of `vi`; see
+    /// [`vi_engine::Host::move_message`].
+    pub(super) fn move_part(
+        &mut self,
+        vi: ViIndex,
+        other: ViIndex,
+        operation: Operation,
+        offset_bytes: u32,
+        bytes: u32,
+    ) -> Moved {
+        let regions = self.regions;
+        let ends = [vi.0 as usize, other.0 as usize];
+        let Ok([Some(own), Some(other)]) = self.vis.get_disjoint_mut(ends) else {
+            return Moved::OtherGone;
+        };
+        let queue = &own.shared.send;
+        // SAFETY: we run under the turn; the reference ends with this call, and the only other
+        // one is to a slot of the other VI.
+        let Some(slot) = (unsafe { queue.ahead(own.in_flight) }) else {
+            return Moved::OwnGone;
+        };
+        if !still_valid(slot, regions, own.tag, slot.access()) {
+            return Moved::OwnGone;
+        }
+        if own.tag.is_client() || other.tag.is_client() {
+            let between = (slot.here(offset_bytes, bytes)).zip(match operation {
+                Operation::Send => target_here(other, regions, offset_bytes, bytes),
+                Operation::Write { .. } | Operation::Read { .. } => None,
+            });
+            if let Some((from, to)) = between {
+                // SAFETY: both are an application's and were found valid in this epoch, one for
+                // reading and one for writing; a region that goes begins another one, which needs
+                // the turn.
+                unsafe { copy::between(from, to, bytes as usize) };
+                return Moved::All;
+            }
+            let moved = move_for_clients(
+                (own, slot),
+                other,
+                (regions, &mut self.mover),
+                operation,
+                (offset_bytes, bytes),
+            );
+            return match moved {
+                Ok(()) => Moved::All,
+                Err(Fault::Source) if matches!(operation, Operation::Read { .. }) => {
+                    Moved::OtherGone
+                }
+                Err(Fault::Target) if matches!(operation, Operation::Read { .. }) => Moved::OwnGone,
+                Err(Fault::Source) => Moved::OwnGone,
+                Err(Fault::Target) => Moved::OtherGone,
+            };
+        }
+        let fits = match operation {
+            Operation::Send => move_send(
+                &mut own.send_cursor,
+                slot,
+                other,
+                regions,
+                offset_bytes,
+                bytes,
+            ),
+            Operation::Write { remote } => {
+                let at = remote_part(
+                    other,
+                    regions,
+                    remote,
+                    offset_bytes,
+                    bytes,
+                    Access::RemoteWrite,
+                );
+                at.is_some_and(|at| {
+                    // SAFETY: the segments were found valid just now, for reading, and so was
+                    // the target, for writing; deregistration needs the turn.
+                    unsafe {
+                        write_in_order(&mut own.send_cursor, slot.data(), offset_bytes, at, bytes)
+                    }
+                })
+            }
+            Operation::Read { remote } => {
+                let at = remote_part(
+                    other,
+                    regions,
+                    remote,
+                    offset_bytes,
+                    bytes,
+                    Access::RemoteRead,
+                );
+                at.is_some_and(|at| {
+                    let cursor = own.read_cursor.of(queue.sequence(own.in_flight));
+                    cursor.walk(slot.data(), offset_bytes, bytes as usize, |to, piece| {
+                        // SAFETY: the source was found valid just now, and so was the segment,
+                        // for writing: the operation says so. Deregistration needs the turn.
+                        unsafe { copy::between(at + piece.start as u64, to, piece.len()) };
+                    })
+                })
+            }
+        };
+        if fits { Moved::All } else { Moved::OtherGone }
+    }
+}
+
+/// Where a part of a send goes, if the oldest claimed receive of `to` is an application's and
+/// lies in one piece that is mapped here.
+#[inline]
+fn target_here(
+    to: &mut ViPath,
+    regions: &RegionTable,
+    offset_bytes: u32,
+    bytes: u32,
+) -> Option<u64> {
+    if to.claimed == 0 {
+        return None;
+    }
+    // SAFETY: we run under the turn; the reference ends with this call, and the only other one
+    // is to a slot of another queue.
+    let slot = unsafe { to.shared.recv.ahead(0) }?;
+    if !still_valid(slot, regions, to.tag, Access::Write) {
+        return None;
+    }
+    slot.here(offset_bytes, bytes)
+}
+
+/// Moves a part of a message where the memory of either end is an application's.
+#[inline(never)]
+fn move_for_clients(
+    (own, slot): (&mut ViPath, &Slot),
+    other: &mut ViPath,
+    (regions, mover): (&RegionTable, &mut Mover),
+    operation: Operation,
+    (offset_bytes, bytes): (u32, u32),
+) -> Result<(), Fault> {
+    let tag = own.tag;
+    let named = |tag, access, segments, cursor, offset_bytes| Named {
+        tag,
+        access,
+        segments,
+        cursor,
+        offset_bytes,
+    };
+    let length = bytes as usize;
+    match operation {
+        Operation::Send => {
+            let queue = &other.shared.recv;
+            // SAFETY: we run under the turn; the reference ends with this call, and the only
+            // other one is to a slot of another queue.
+            let target = unsafe { queue.ahead(0) }.filter(|_| other.claimed > 0);
+            let target = target.ok_or(Fault::Target)?;
+            let cursor = other.recv_cursor.of(queue.sequence(0));
+            let to = named(
+                other.tag,
+                Access::Write,
+                target.data(),
+                cursor,
+                offset_bytes,
+            );
+            let from = named(
+                tag,
+                Access::Read,
+                slot.data(),
+                &mut own.send_cursor,
+                offset_bytes,
+            );
+            let (from, to) = (End::Named(from), End::Named(to));
+            // SAFETY: we run under the turn.
+            unsafe { mover.transfer(regions, from, to, length) }
+        }
+        Operation::Write {
+            remote: (address, handle),
+        } => {
+            let address = address.checked_add(u64::from(offset_bytes));
+            let to = Remote {
+                tag: other.tag,
+                handle,
+                address: address.ok_or(Fault::Target)?,
+            };
+            let from = named(
+                tag,
+                Access::Read,
+                slot.data(),
+                &mut own.send_cursor,
+                offset_bytes,
+            );
+            // SAFETY: we run under the turn.
+            unsafe { mover.transfer_in_order(regions, from, to, bytes) }
+        }
+        Operation::Read {
+            remote: (address, handle),
+        } => {
+            let address = address.checked_add(u64::from(offset_bytes));
+            let segment = [DataSegment {
+                address: address.ok_or(Fault::Source)?,
+                handle,
+                length: bytes,
+            }];
+            let mut begin = Cursor::default();
+            let from = named(other.tag, Access::RemoteRead, &segment, &mut begin, 0);
+            let sequence = own.shared.send.sequence(own.in_flight);
+            let cursor = own.read_cursor.of(sequence);
+            let to = named(tag, Access::Write, slot.data(), cursor, offset_bytes);
+            let (from, to) = (End::Named(from), End::Named(to));
+            // SAFETY: we run under the turn.
+            unsafe { mover.transfer(regions, from, to, length) }
+        }
+    }
+}
+
+/// Where this part of the other end's memory begins, if this end may access all of it.
+fn remote_part(
+    other: &ViPath,
+    regions: &RegionTable,
+    (address, handle): (u64, u32),
+    offset_bytes: u32,
+    bytes: u32,
+    access: Access,
+) -> Option<u64> {
+    let at = address.checked_add(u64::from(offset_bytes))?;
+    let allowed = regions.check(handle, other.tag, at, u64::from(bytes), access);
+    allowed.then_some(at)
+}
+
+/// Moves a part of a send, whose slot is valid for reading, into the oldest claimed receive of
+/// `to`. False if the memory of that is no longer valid.
+fn move_send(
+    cursor: &mut Cursor,
+    slot: &Slot,
+    to: &mut ViPath,
+    regions: &RegionTable,
+    offset_bytes: u32,
+    bytes: u32,
+) -> bool {
+    let queue = &to.shared.recv;
+    if to.claimed == 0 {
+        return false;
+    }
+    // SAFETY: we run under the turn; the reference ends with this call, and the only other one
+    // is to a slot of another queue.
+    let Some(target) = (unsafe { queue.ahead(0) }) else {
+        return false;
+    };
+    if !still_valid(target, regions, to.tag, Access::Write) {
+        return false;
+    }
+    let target_cursor = to.recv_cursor.of(queue.sequence(0));
+    let mut fits = true;
+    let walked = cursor.walk(slot.data(), offset_bytes, bytes as usize, |from, range| {
+        let offset_bytes = offset_bytes + range.start as u32;
+        fits &= target_cursor.walk(target.data(), offset_bytes, range.len(), |to, piece| {
+            // SAFETY: a piece of a segment that was found valid for reading in this turn, and of
+            // one that was found valid for writing.
+            unsafe { copy::between(from + piece.start as u64, to, piece.len()) };
+        });
+    });
+    walked && fits
+}
+
+/// Moves bytes of data segments to one place as [`copy::write_in_order`] does: whoever polls the
+/// last bytes sees them last, and 8-byte aligned words whole, also those of which two segments
+/// have a part each. False if the segments end before.
+///
+/// # Safety
+/// The segments were found valid for reading in this turn, and `to .. to + bytes` for writing.
+unsafe fn write_in_order(
+    cursor: &mut Cursor,
+    segments: &[DataSegment],
+    offset_bytes: u32,
+    to: u64,
+    bytes: u32,
+) -> bool {
+    let head = (to.wrapping_neg() & 7).min(u64::from(bytes)) as u32;
+    let words = (bytes - head) & !7;
+    let tail = bytes - head - words;
+    // SAFETY: the bytes in front of the first whole word, if there is one.
+    let mut fits = unsafe { move_bytes(cursor, segments, offset_bytes, to, head) };
+    let (first, end) = (to + u64::from(head), to + u64::from(head + words));
+    if words > 0 {
+        let offset_bytes = offset_bytes + head;
+        // SAFETY: whole words from an aligned place on, all but the last.
+        fits = fits && unsafe { move_words(cursor, segments, offset_bytes, first, words - 8) };
+        let mut last = [0u8; 8];
+        fits = fits
+            && cursor.walk(segments, offset_bytes + words - 8, 8, |from, range| {
+                if let Some(part) = last.get_mut(range) {
+                    // SAFETY: inside a segment that the caller found valid.
+                    unsafe { copy::read(from, part) };
+                }
+            });
+        if !fits {
+            return false;
+        }
+        // SAFETY: the last whole word of the target.
+        unsafe { copy::write_in_order(end - 8, &last) };
+    }
+    copy::in_order();
+    // SAFETY: the bytes behind the last whole word.
+    fits && unsafe { move_bytes(cursor, segments, offset_bytes + head + words, end, tail) }
+}
+
+/// Moves bytes of data segments to one place, in any order.
+///
+/// # Safety
+/// As for [`write_in_order`].
+unsafe fn move_bytes(
+    cursor: &mut Cursor,
+    segments: &[DataSegment],
+    offset_bytes: u32,
+    to: u64,
+    bytes: u32,
+) -> bool {
+    cursor.walk(segments, offset_bytes, bytes as usize, |from, range| {
+        // SAFETY: inside a segment, and inside the target, that the caller found valid.
+        unsafe { copy::between(from, to + range.start as u64, range.len()) };
+    })
+}
+
+/// Moves whole words of data segments to an aligned place.
+///
+/// # Safety
+/// As for [`write_in_order`]; `to` and `bytes` are multiples of 8.
+unsafe fn move_words(
+    cursor: &mut Cursor,
+    segments: &[DataSegment],
+    offset_bytes: u32,
+    to: u64,
+    bytes: u32,
+) -> bool {
+    // A word of which so far only the first bytes have come.
+    let mut split = [0u8; 8];
+    cursor.walk(segments, offset_bytes, bytes as usize, |from, range| {
+        let inside = range.start & 7;
+        let begin = (range.start.wrapping_neg() & 7).min(range.len());
+        if let Some(part) = split.get_mut(inside..inside + begin) {
+            // SAFETY: the first bytes of a piece of a segment that the caller found valid.
+            unsafe { copy::read(from, part) };
+        }
+        if begin > 0 && (inside + begin) == 8 {
+            let at = to + (range.start - inside) as u64;
+            // SAFETY: a word of the target that the caller found valid.
+            unsafe { copy::write(at, &split) };
+        }
+        let body = (range.len() - begin) & !7;
+        let (from, at) = (from + begin as u64, to + (range.start + begin) as u64);
+        // SAFETY: the whole words of the piece and of the target.
+        unsafe { copy::between(from, at, body) };
+        let rest = range.len() - begin - body;
+        if let Some(part) = split.get_mut(..rest) {
+            // SAFETY: the last bytes of the piece.
+            unsafe { copy::read(from + body as u64, part) };
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// However the source is cut into segments, every byte arrives and no other is touched.
+        #[test]
+        fn ordered_moves_copy_every_byte_and_no_other(
+            lengths in proptest::collection::vec(0u32..40, 1..12),
+            skipped in 0u32..40,
+            at in 0usize..24,
+            seed in any::<u8>(),
+        ) {
+            let source: Vec<u8> = (0..lengths.iter().sum()).map(|n: u32| seed ^ n as u8).collect();
+            let mut address = source.as_ptr() as u64;
+            let segments: Vec<_> = lengths
+                .iter()
+                .map(|&length| {
+                    let segment = DataSegment { address, handle: 1, length };
+                    address += u64::from(length);
+                    segment
+                })
+                .collect();
+            let skipped = skipped.min(source.len() as u32);
+            let bytes = source.len() as u32 - skipped;
+            let mut memory = [0xEEu64; 72];
+            let base = memory.as_mut_ptr() as u64;
+            let mut cursor = Cursor::default();
+            // SAFETY: the segments are all of `source`; the target is inside `memory`, which is
+            // larger than the sum of all segments and the offset.
+            let fits = unsafe {
+                write_in_order(&mut cursor, &segments, skipped, base + at as u64, bytes)
+            };
+            prop_assert!(fits);
+            let memory: Vec<u8> = memory.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let mut expected: Vec<u8> = [0xEEu64; 72].iter().flat_map(|w| w.to_ne_bytes()).collect();
+            expected[at..at + bytes as usize].copy_from_slice(&source[skipped as usize..]);
+            prop_assert_eq!(memory, expected);
+        }
+    }
+}

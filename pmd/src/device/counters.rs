@@ -1,0 +1,59 @@
+//! What a NIC has counted.
+
+use super::Device;
+use crate::datapath::PathCounters;
+use crate::driver::Driver;
+
+impl Device {
+    /// Counters of the data path and the engine, by name.
+    pub(crate) fn counters(&self) -> Vec<(String, u64)> {
+        let held = self.hold();
+        let Some(poller) = held.as_ref().and_then(Driver::engine) else {
+            return Vec::new();
+        };
+        // Their names are written when others have the turn.
+        let engine = poller.engine.counters().clone();
+        let discovery = poller.discovery.iter().flat_map(|d| d.counters());
+        let discovery: Vec<_> = discovery.collect();
+        let PathCounters {
+            cq_overruns,
+            lost_descriptors,
+            tx_no_room,
+        } = poller.path.counters;
+        let client_faults = poller.path.mover.client_faults;
+        let stats = poller.path.port.stats();
+        let usage = self.regions.usage();
+        let vis = poller.path.vis.iter().flatten().count();
+        let (exchanges_open, exchanges_dead) = poller.engine.exchange_usage();
+        let own = [
+            ("cq_overruns", cq_overruns),
+            ("lost_descriptors", lost_descriptors),
+            ("tx_no_room", tx_no_room),
+            ("client_memory_faults", client_faults),
+            ("events_dropped", self.events.dropped()),
+            ("vis", vis as u64),
+            ("exchanges_open", exchanges_open as u64),
+            ("exchanges_dead", exchanges_dead as u64),
+            ("regions", usage.regions),
+            ("registered_bytes", usage.bytes),
+            ("registrations_unlocked", usage.unlocked),
+            ("port_failed", u64::from(poller.failure.is_some())),
+            ("turns", poller.turns),
+            ("busy_turns", poller.busy_turns),
+            ("timed_turns", poller.timed_turns),
+            ("timed_ns", poller.timed_ns),
+            ("port_rx_frames", stats.rx_frames),
+            ("port_rx_bytes", stats.rx_bytes),
+            ("port_tx_frames", stats.tx_frames),
+            ("port_tx_bytes", stats.tx_bytes),
+        ];
+        drop(held);
+        let all = engine.iter().chain(own);
+        let all = all.map(|(name, value)| (name.to_owned(), value));
+        let port = stats.counters.iter();
+        let port = port.map(|c| (format!("port_{}", c.name), c.value));
+        let discovery = discovery.into_iter();
+        let discovery = discovery.map(|(name, value)| (format!("vn_port_{name}"), value));
+        all.chain(port).chain(discovery).collect()
+    }
+}

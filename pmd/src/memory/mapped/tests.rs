@@ -1,0 +1,150 @@
+use super::*;
+use crate::memory::copy;
+use crate::memory::testkit::{mappings_of, memory_file, sealed_file};
+
+fn refused(fd: OwnedFd, offset_bytes: u64, bytes: u64) -> MapError {
+    MappedMemory::map(fd, offset_bytes, bytes).expect_err("it is not to be mapped")
+}
+
+#[test]
+fn sealed_memory_is_mapped_where_it_was_asked_for() {
+    let fd = sealed_file(3 * PAGE_BYTES);
+    let whole = MappedMemory::map(fd.try_clone().unwrap(), 0, 3 * PAGE_BYTES).unwrap();
+    let last = MappedMemory::map(fd, 2 * PAGE_BYTES, PAGE_BYTES).unwrap();
+    assert_eq!(last.len_bytes(), PAGE_BYTES);
+    // SAFETY: inside the mapping.
+    unsafe { copy::write(last.address() + 7, b"seen") };
+    let mut seen = [0; 4];
+    // SAFETY: likewise.
+    unsafe { copy::read(whole.address() + 2 * PAGE_BYTES + 7, &mut seen) };
+    assert_eq!(&seen, b"seen");
+    assert!(!whole.is_lost() && !last.is_lost());
+}
+
+#[test]
+fn memory_is_unmapped_when_it_is_dropped() {
+    let fd = sealed_file(PAGE_BYTES);
+    let memory = MappedMemory::map(fd.try_clone().unwrap(), 0, PAGE_BYTES).unwrap();
+    assert_eq!(mappings_of(&fd), 1);
+    drop(memory);
+    assert_eq!(mappings_of(&fd), 0);
+}
+
+#[test]
+fn memory_that_can_shrink_is_refused() {
+    for (flags, seals) in [
+        (0, 0),
+        (libc::MFD_ALLOW_SEALING, 0),
+        (libc::MFD_ALLOW_SEALING, libc::F_SEAL_GROW),
+    ] {
+        let refused = refused(memory_file(flags, PAGE_BYTES, seals), 0, PAGE_BYTES);
+        assert!(matches!(refused, MapError::CanShrink), "{refused}");
+        assert!(refused.to_string().contains("F_SEAL_SHRINK"), "the remedy");
+    }
+}
+
+#[test]
+fn memory_that_is_too_short_is_refused_and_one_that_ends_in_its_last_page_is_not() {
+    let refused = refused(sealed_file(2 * PAGE_BYTES), PAGE_BYTES, 2 * PAGE_BYTES);
+    let MapError::TooShort {
+        have_bytes,
+        end_bytes,
+    } = refused
+    else {
+        panic!("{refused}");
+    };
+    assert_eq!((have_bytes, end_bytes), (2 * PAGE_BYTES, 3 * PAGE_BYTES));
+    let shrunk = memory_file(libc::MFD_ALLOW_SEALING, 2 * PAGE_BYTES, 0);
+    let file = fs::File::from(shrunk);
+    file.set_len(0).unwrap();
+    let fd = OwnedFd::from(file);
+    // SAFETY: takes no memory of ours.
+    unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+    let refused = MappedMemory::map(fd, 0, PAGE_BYTES).unwrap_err();
+    assert!(matches!(refused, MapError::TooShort { have_bytes: 0, .. }));
+    MappedMemory::map(sealed_file(PAGE_BYTES + 1), PAGE_BYTES, PAGE_BYTES).unwrap();
+}
+
+#[test]
+fn what_is_no_memory_is_refused() {
+    let directory = std::env::temp_dir().join(format!("mapped-{}", std::process::id()));
+    let file = fs::File::create_new(&directory).unwrap();
+    file.set_len(PAGE_BYTES).unwrap();
+    fs::remove_file(&directory).unwrap();
+    let (pipe, _other_end) = io::pipe().unwrap();
+    for fd in [OwnedFd::from(file), OwnedFd::from(pipe)] {
+        let refused = refused(fd, 0, PAGE_BYTES);
+        let wrong = matches!(refused, MapError::NotMemory | MapError::CanShrink);
+        assert!(wrong, "{refused}");
+    }
+    // SAFETY: the name is a terminated string.
+    let huge = unsafe {
+        libc::memfd_create(
+            c"huge".as_ptr(),
+            libc::MFD_HUGETLB | libc::MFD_ALLOW_SEALING,
+        )
+    };
+    if huge < 0 {
+        // A kernel without huge pages offers none.
+        return;
+    }
+    // SAFETY: the descriptor is new and nobody else has it.
+    let huge = unsafe { std::os::fd::FromRawFd::from_raw_fd(huge) };
+    let refused = refused(huge, 0, PAGE_BYTES);
+    assert!(matches!(refused, MapError::NotMemory), "{refused}");
+    assert!(refused.to_string().contains("MFD_HUGETLB"), "the remedy");
+}
+
+#[test]
+fn memory_that_cannot_be_written_is_refused() {
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_WRITE;
+    let sealed = memory_file(libc::MFD_ALLOW_SEALING, PAGE_BYTES, seals);
+    let refused = refused(sealed, 0, PAGE_BYTES);
+    assert!(matches!(refused, MapError::System(_)), "{refused}");
+}
+
+#[test]
+fn ranges_are_whole_pages() {
+    for (offset, bytes) in [
+        (0, 0),
+        (1, PAGE_BYTES),
+        (0, PAGE_BYTES - 1),
+        (PAGE_BYTES, u64::MAX - PAGE_BYTES + 1),
+    ] {
+        let refused = refused(sealed_file(2 * PAGE_BYTES), offset, bytes);
+        assert!(
+            matches!(refused, MapError::BadRange),
+            "{offset} {bytes}: {refused}"
+        );
+    }
+}
+
+#[test]
+fn clients_leave_mappings_for_others() {
+    for (limit, share) in [
+        (Some("65530\n"), 49146),
+        (None, 49146),
+        (Some("no number"), 49146),
+        (Some("1000000\n"), 49152),
+        (Some("1000\n"), 750),
+    ] {
+        assert_eq!(share_of(limit), share, "{limit:?}");
+    }
+    static FEW: Budget = Budget {
+        used: AtomicU32::new(0),
+        most: OnceLock::new(),
+    };
+    FEW.most.set(2).unwrap();
+    let fd = sealed_file(PAGE_BYTES);
+    let map = |bytes| MappedMemory::map_counted(fd.try_clone().unwrap(), 0, bytes, &FEW);
+    let first = map(PAGE_BYTES).unwrap();
+    let too_long = map(2 * PAGE_BYTES).unwrap_err();
+    assert!(matches!(too_long, MapError::TooShort { .. }), "{too_long}");
+    let _second = map(PAGE_BYTES).unwrap();
+    let third = map(PAGE_BYTES).unwrap_err();
+    assert!(matches!(third, MapError::TooMany { most: 2 }), "{third}");
+    assert!(third.to_string().contains("vm.max_map_count"), "{third}");
+    assert_eq!(mappings_of(&fd), 2);
+    drop(first);
+    assert!(map(PAGE_BYTES).is_ok());
+}

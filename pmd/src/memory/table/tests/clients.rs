@@ -1,0 +1,262 @@
+//! Regions of applications that this process serves, and regions under given handles.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::memory::mapped::MappedMemory;
+use crate::memory::place::ClientMemory;
+use crate::memory::testkit::{Process, mappings_of, sealed_file};
+use crate::vi::FIELD_MASK;
+
+const PAGE: u64 = pages::PAGE_BYTES;
+
+fn owner(number: u32) -> Owner {
+    Owner::client(number).unwrap()
+}
+
+fn register_for(
+    table: &RegionTable,
+    number: u32,
+    place: Place,
+    (address, bytes): (u64, u64),
+    writable: bool,
+) -> Result<u32, RegionError> {
+    let memory = ClientMemory {
+        owner: owner(number),
+        place,
+        writable,
+    };
+    let instance = 100 + u64::from(number);
+    table.register_for(instance, memory, (address, bytes), 5, || Ok(TAGGED))
+}
+
+fn mapped(bytes: u64) -> Place {
+    Place::Mapped(MappedMemory::map(sealed_file(bytes), 0, bytes).unwrap())
+}
+
+#[test]
+fn a_clients_region_is_its_own_whatever_is_shown() {
+    let table = table();
+    let at = 0x7000_0000;
+    let handle = register_for(&table, 3, mapped(PAGE), (at, 64), true).unwrap();
+    let may = |check| table.check(handle, check, at, 64, Access::Read);
+    assert!(may(TagCheck::of(owner(3), 7)));
+    assert!(may(TagCheck::of(owner(3), 0)), "lenient");
+    assert!(!may(TagCheck::of(owner(3), 8)), "another tag");
+    for other in [1, 2, 4, 3 + (1 << 8), FIELD_MASK] {
+        assert!(!may(TagCheck::of(owner(other), 7)), "{other}");
+        assert!(!may(TagCheck::of(owner(other), 0)), "{other}, lenient");
+    }
+    assert!(
+        !may(TagCheck::tag(7)) && !may(TagCheck::LENIENT),
+        "this program"
+    );
+    // Nor has the client anything of this program's.
+    let memory = page();
+    let own = memory.as_ptr() as u64;
+    let own_handle = register(&table, own, 64, TAGGED).unwrap();
+    for tag in [0, 7] {
+        let check = TagCheck::of(owner(3), tag);
+        assert!(!table.check(own_handle, check, own, 64, Access::Read));
+    }
+}
+
+#[test]
+fn rights_are_those_that_the_client_said() {
+    let table = table();
+    let at = 0x7000_0000;
+    let handle = register_for(&table, 3, mapped(PAGE), (at, 64), false).unwrap();
+    let may = |access| table.check(handle, TagCheck::of(owner(3), 7), at, 64, access);
+    assert!(may(Access::Read));
+    assert!(
+        !may(Access::Write) && !may(Access::RemoteWrite),
+        "read-only"
+    );
+    let handle = register_for(&table, 3, mapped(PAGE), (at, 64), true).unwrap();
+    let may = |access| table.check(handle, TagCheck::of(owner(3), 7), at, 64, access);
+    assert!(may(Access::Write) && may(Access::RemoteWrite));
+    assert!(!may(Access::RemoteRead));
+}
+
+#[test]
+fn only_its_owner_ends_changes_or_asks_about_a_region() {
+    let table = table();
+    let at = 0x7000_0010;
+    let handle = register_for(&table, 3, mapped(PAGE), (at, 64), true).unwrap();
+    let other = RegionAttributes { tag: 8, ..TAGGED };
+    for wrong in [Owner::PROGRAM, owner(4)] {
+        assert!(table.query(wrong, at, handle).is_none());
+        assert!(!table.set(wrong, at, handle, other));
+        assert!(table.deregister(wrong, at, handle).is_none());
+    }
+    assert_eq!(table.query(owner(3), at, handle), Some(TAGGED));
+    assert!(table.set(owner(3), at, handle, other));
+    assert_eq!(table.query(owner(3), at, handle), Some(other));
+    let check = TagCheck::of(owner(3), 8);
+    assert!(
+        table.check(handle, check, at, 64, Access::Write),
+        "as writable"
+    );
+    assert!(table.deregister(owner(3), at, handle).is_some());
+    assert!(!table.check(handle, check, at, 64, Access::Read));
+}
+
+#[test]
+fn memory_is_unmapped_with_its_region_by_whoever_removed_it() {
+    let table = table();
+    let fd = sealed_file(2 * PAGE);
+    let place = |offset| {
+        let fd = fd.try_clone().unwrap();
+        Place::Mapped(MappedMemory::map(fd, offset, PAGE).unwrap())
+    };
+    let first = register_for(&table, 3, place(0), (0x7000_0000, 64), true).unwrap();
+    register_for(&table, 3, place(PAGE), (0x7000_1000, 64), true).unwrap();
+    register_for(&table, 4, mapped(PAGE), (0x7000_0000, 64), true).unwrap();
+    let removed = table.deregister(owner(3), 0x7000_0000, first).unwrap();
+    assert_eq!(mappings_of(&fd), 2, "not before it is dropped");
+    drop(removed);
+    assert_eq!(mappings_of(&fd), 1);
+    let removed = table.deregister_some(103, usize::MAX);
+    assert_eq!(removed.len(), 1, "not the other client's");
+    drop(removed);
+    assert_eq!(mappings_of(&fd), 0);
+    let usage = table.usage();
+    assert_eq!((usage.regions, usage.bytes), (1, PAGE));
+    drop(table.deregister_some(104, usize::MAX));
+    assert_eq!(table.usage().bytes, 0);
+    assert_eq!(table.usage().unlocked, 0, "its pages are not ours to lock");
+}
+
+#[test]
+fn a_region_is_located_where_its_bytes_are() {
+    let table = table();
+    let memory = MappedMemory::map(sealed_file(2 * PAGE), 0, 2 * PAGE).unwrap();
+    let here = memory.address();
+    let at = 0x7000_0FF0;
+    let near = register_for(&table, 3, Place::Mapped(memory), (at, 64), true).unwrap();
+    let process = Process::with_pages(1);
+    let place = Place::Foreign(Arc::new(process.client()));
+    let far = register_for(&table, 3, place, (process.address, 64), true).unwrap();
+    let locate = |handle, tag, at| {
+        // SAFETY: no other thread uses the table.
+        unsafe { table.locate(handle, tag, at, 8, Access::Read) }
+    };
+    let client = TagCheck::of(owner(3), 7);
+    let found = locate(near, client, at + 16);
+    assert!(
+        matches!(found, Some(Location::Near(found)) if found == here + 0x1000),
+        "{found:?}"
+    );
+    let found = locate(far, client, process.address + 4);
+    assert!(matches!(found, Some(Location::Far(_, there)) if there == process.address + 4));
+    assert!(locate(near, TagCheck::tag(7), at).is_none());
+    let own = page();
+    let address = own.as_ptr() as u64;
+    let handle = register(&table, address, 64, TAGGED).unwrap();
+    let found = locate(handle, TagCheck::tag(7), address);
+    assert!(matches!(found, Some(Location::Near(found)) if found == address));
+}
+
+#[test]
+fn less_than_the_pages_of_a_range_is_refused() {
+    let table = table();
+    // Sixty-four bytes over the edge of a page.
+    let refused = register_for(&table, 3, mapped(PAGE), (0x7000_0FF0, 64), true);
+    assert_eq!(refused, Err(RegionError::Invalid));
+    let refused = register_for(&table, 3, mapped(PAGE), (0x7000_0000, 0), true);
+    assert_eq!(refused, Err(RegionError::Invalid));
+    let refused = register_for(&table, 3, mapped(PAGE), (u64::MAX - 8, 64), true);
+    assert_eq!(refused, Err(RegionError::Invalid));
+    assert_eq!(table.usage().regions, 0);
+    let admitted = || Err(RegionError::Resource);
+    let memory = ClientMemory {
+        owner: owner(3),
+        place: mapped(PAGE),
+        writable: true,
+    };
+    let refused = table.register_for(3, memory, (0x7000_0000, 64), 0, admitted);
+    assert_eq!(refused, Err(RegionError::Resource));
+    assert_eq!((table.usage().regions, table.usage().bytes), (0, 0));
+}
+
+fn adopt(table: &RegionTable, handle: u32, address: u64) -> Result<(), RegionError> {
+    table.adopt(1, handle, (address, 64), || Ok(TAGGED))
+}
+
+#[test]
+fn a_region_can_be_put_under_a_given_handle() {
+    let table = table();
+    let memory = page();
+    let at = memory.as_ptr() as u64;
+    let given = 0x1234_0007;
+    adopt(&table, given, at).unwrap();
+    let may = |handle| table.check(handle, TagCheck::tag(7), at, 64, Access::RemoteWrite);
+    assert!(may(given));
+    assert!(!may(given ^ 0x1_0000) && !may(given ^ 1));
+    assert_eq!(table.query(Owner::PROGRAM, at, given), Some(TAGGED));
+    assert_eq!(adopt(&table, given, at), Err(RegionError::Invalid), "taken");
+    assert_eq!(adopt(&table, 0, at), Err(RegionError::Invalid));
+    assert_eq!(
+        adopt(&table, 7, at),
+        Err(RegionError::Invalid),
+        "no generation"
+    );
+    assert_eq!(
+        adopt(&table, 0x1_0000 | 1024, at),
+        Err(RegionError::Resource)
+    );
+    assert_eq!(
+        adopt(&table, 0x1_0008, 4096),
+        Err(RegionError::Invalid),
+        "nothing there"
+    );
+    assert_eq!(table.usage().regions, 1);
+    // The process gives the place to another before this program has ended the first.
+    let newer = given + 0x1_0000;
+    std::thread::scope(|scope| {
+        let adopting = scope.spawn(|| adopt(&table, newer, at));
+        while table.usage().regions < 2 && !adopting.is_finished() {
+            std::thread::yield_now();
+        }
+        assert!(may(given));
+        assert!(deregister(&table, at, given));
+        assert!(!may(given));
+        assert_eq!(adopting.join().unwrap(), Ok(()));
+    });
+    assert!(may(newer));
+}
+
+#[test]
+fn adopted_and_other_regions_never_share_a_place() {
+    let table = table();
+    let memory = page();
+    let at = memory.as_ptr() as u64;
+    let mut live = Vec::new();
+    for round in 0..4u32 {
+        for index in [3, 9, 4] {
+            let handle = (round + 1) << 16 | index;
+            adopt(&table, handle, at).unwrap();
+            live.push(handle);
+        }
+        for _ in 0..12 {
+            live.push(register(&table, at, 64, TAGGED).unwrap());
+        }
+        let mut places: Vec<_> = live.iter().map(|handle| handle & 0xFFFF).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), live.len(), "{live:x?}");
+        for handle in &live {
+            assert!(table.check(*handle, TagCheck::tag(7), at, 64, Access::Read));
+        }
+        for handle in live.drain(..) {
+            assert!(deregister(&table, at, handle));
+        }
+        assert_eq!(table.usage().regions, 0);
+    }
+    // Places do not multiply however often they are used.
+    let (places, free) = table.control.lock().unwrap().places_used();
+    assert!(
+        free <= places && places <= 10 + 4 * 15,
+        "{free} of {places}"
+    );
+}

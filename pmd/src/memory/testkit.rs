@@ -1,0 +1,220 @@
+//! For the tests of this room: another process with memory of its own, and memory to offer.
+
+use core::ptr::NonNull;
+use std::fs::File;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use crate::memory::client::{Client, obey_ptrace_rules};
+use crate::memory::pages::PAGE_BYTES;
+
+/// A forked child that has pages which this process has not, and does nothing. It ends with this
+/// value, and with the thread that made it.
+pub(crate) struct Process {
+    pid: libc::pid_t,
+    /// Where its pages are. Here nothing can be touched there.
+    pub(crate) address: u64,
+    pub(crate) len_bytes: u64,
+    /// The test's way to its memory.
+    memory: Option<File>,
+}
+
+impl Process {
+    /// With so many pages of zeros.
+    pub(crate) fn with_pages(pages: u64) -> Self {
+        Self::new(pages, 0, None)
+    }
+
+    /// Two of them.
+    pub(crate) fn two_with_pages(pages: u64) -> [Self; 2] {
+        let two = [(); 2].map(|()| Self::fork(pages * PAGE_BYTES, 0, None));
+        obey_ptrace_rules().unwrap();
+        two
+    }
+
+    /// As [`Self::with_pages`], but the first page may not be touched.
+    pub(crate) fn with_hole(pages: u64) -> Self {
+        Self::new(pages, PAGE_BYTES, None)
+    }
+
+    /// Of a user that is not ours; `None` if we may not start one.
+    pub(crate) fn of_another_user() -> Option<Self> {
+        // SAFETY: takes no memory.
+        let root = unsafe { libc::geteuid() } == 0;
+        root.then(|| Self::new(1, 0, Some(65534)))
+    }
+
+    fn new(pages: u64, hole_bytes: u64, user: Option<libc::uid_t>) -> Self {
+        let this = Self::fork(pages * PAGE_BYTES, hole_bytes, user);
+        // The test's own way is opened while this thread may.
+        obey_ptrace_rules().unwrap();
+        this
+    }
+
+    fn fork(len_bytes: u64, hole_bytes: u64, user: Option<libc::uid_t>) -> Self {
+        let address = map_private(len_bytes);
+        let hole = address as *mut libc::c_void;
+        // SAFETY: a part of the pages, which nobody uses.
+        let done = unsafe { libc::mprotect(hole, hole_bytes as usize, libc::PROT_NONE) };
+        assert_eq!(done, 0);
+        // SAFETY: the child calls only what may be called after a fork.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "{}", io::Error::last_os_error());
+        if pid == 0 {
+            sleep_for_ever(user);
+        }
+        // It stops when it is what it is to be.
+        let mut status = 0;
+        // SAFETY: a child of ours, and an integer of this frame.
+        let stopped = unsafe { libc::waitpid(pid, &raw mut status, libc::WUNTRACED) };
+        assert!(stopped == pid && libc::WIFSTOPPED(status), "{status:x}");
+        let start = address as *mut libc::c_void;
+        // SAFETY: our copy of the pages, which nobody uses.
+        let done = unsafe { libc::mprotect(start, len_bytes as usize, libc::PROT_NONE) };
+        assert_eq!(done, 0);
+        let memory = File::options()
+            .read(true)
+            .write(true)
+            .open(format!("/proc/{pid}/mem"));
+        Self {
+            pid,
+            address,
+            len_bytes,
+            memory: memory.ok(),
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::open(self.pid as u32).unwrap()
+    }
+
+    pub(crate) fn read(&self, offset_bytes: u64, bytes: usize) -> Vec<u8> {
+        let mut out = vec![0; bytes];
+        let memory = self.memory.as_ref().unwrap();
+        memory
+            .read_exact_at(&mut out, self.address + offset_bytes)
+            .unwrap();
+        out
+    }
+
+    pub(crate) fn write(&self, offset_bytes: u64, bytes: &[u8]) {
+        let memory = self.memory.as_ref().unwrap();
+        memory
+            .write_all_at(bytes, self.address + offset_bytes)
+            .unwrap();
+    }
+
+    /// Ends it. Until it is dropped its number stays its own.
+    pub(crate) fn kill(&self) {
+        // SAFETY: a child of ours that was not waited for.
+        assert_eq!(unsafe { libc::kill(self.pid, libc::SIGKILL) }, 0);
+        let mut told = core::mem::MaybeUninit::<libc::siginfo_t>::uninit();
+        let flags = libc::WEXITED | libc::WNOWAIT;
+        // SAFETY: writes a structure of this frame; the child stays to be waited for.
+        let done = unsafe { libc::waitid(libc::P_PID, self.pid as u32, told.as_mut_ptr(), flags) };
+        assert_eq!(done, 0);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        // SAFETY: nobody wants its status.
+        unsafe { libc::waitpid(self.pid, core::ptr::null_mut(), 0) };
+        // SAFETY: mapped in `fork` and used by nobody.
+        unsafe { libc::munmap(self.address as *mut libc::c_void, self.len_bytes as usize) };
+    }
+}
+
+fn sleep_for_ever(user: Option<libc::uid_t>) -> ! {
+    if let Some(user) = user {
+        // SAFETY: takes no memory; in a child of one thread.
+        let done = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+        if done != 0 {
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(1) };
+        }
+    }
+    // SAFETY: as above.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    loop {
+        // SAFETY: likewise.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+}
+
+/// Zeroed private pages.
+pub(crate) fn map_private(len_bytes: u64) -> u64 {
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh mapping.
+    let at = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            len_bytes as usize,
+            rights,
+            kind,
+            -1,
+            0,
+        )
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    at as u64
+}
+
+/// Memory of memfd_create(2) with these flags, of this length, with these seals.
+pub(crate) fn memory_file(flags: libc::c_uint, bytes: u64, seals: libc::c_int) -> OwnedFd {
+    // SAFETY: the name is a terminated string.
+    let fd = unsafe { libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_CLOEXEC) };
+    assert!(fd >= 0, "{}", io::Error::last_os_error());
+    // SAFETY: the descriptor is new and nobody else has it.
+    let owned = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: takes no memory of ours.
+    let cut = unsafe { libc::ftruncate(fd, bytes as libc::off_t) };
+    assert_eq!(cut, 0);
+    // SAFETY: likewise.
+    let sealed = seals == 0 || unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } == 0;
+    assert!(sealed, "{}", io::Error::last_os_error());
+    owned
+}
+
+/// As [`memory_file`], as an application would offer it.
+pub(crate) fn sealed_file(bytes: u64) -> OwnedFd {
+    memory_file(libc::MFD_ALLOW_SEALING, bytes, libc::F_SEAL_SHRINK)
+}
+
+/// Maps all of a file, shared.
+pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, rights: libc::c_int) -> NonNull<u8> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: a fresh mapping.
+    let at = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            bytes as usize,
+            rights,
+            libc::MAP_SHARED,
+            fd.as_raw_fd(),
+            0,
+        )
+    };
+    assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+    NonNull::new(at.cast()).unwrap()
+}
+
+/// How often this process has the memory mapped that a descriptor is of.
+pub(crate) fn mappings_of(fd: &OwnedFd) -> usize {
+    use std::os::unix::fs::MetadataExt;
+    let inode = File::from(fd.try_clone().unwrap())
+        .metadata()
+        .unwrap()
+        .ino();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let of = |line: &&str| {
+        let mut fields = line.split_ascii_whitespace().skip(4);
+        let (number, name) = (fields.next(), fields.next());
+        number == Some(&inode.to_string()) && name.is_some_and(|name| name.starts_with("/memfd:"))
+    };
+    maps.lines().filter(of).count()
+}

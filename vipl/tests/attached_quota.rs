@@ -1,0 +1,118 @@
+//! What a datapath process allows a program, as the program meets it.
+
+mod common;
+
+use common::datapath::{DatapathProcess, has_served};
+use common::pair_on;
+use vipl::{MemAttributes, Nic, SharedMemory, ViState, VipError, provider};
+
+const PAGE_BYTES: usize = 4096;
+
+#[test]
+fn a_post_beyond_the_quota_is_given_back_and_the_connection_lives() {
+    if has_served() {
+        return;
+    }
+    const MOST: usize = 6;
+    let process = DatapathProcess::start(
+        "a_post_beyond_the_quota_is_given_back_and_the_connection_lives",
+        "[process.quota]\nmax_descriptors = 6",
+    );
+    let attach = || Nic::attach(&process.socket(), "VINIC0").unwrap();
+    let (client, server) = pair_on(attach(), attach());
+    for _ in 1..MOST {
+        server.vi.post_recv(server.room(64)).unwrap();
+    }
+    // A send is the last one that is allowed, again and again.
+    for message in 0..1000u32 {
+        let bytes = message.to_ne_bytes();
+        client.send(client.message(&bytes)).ok().unwrap();
+        let arrived = server.recv().ok().unwrap();
+        assert_eq!(arrived.first_bytes(), bytes);
+        let mut descriptor = arrived.descriptor;
+        descriptor.set_used_bytes(0, 64);
+        server.vi.post_recv(descriptor).unwrap();
+    }
+    server.vi.post_recv(server.room(64)).unwrap();
+    for _ in 0..3 {
+        let refused = server.vi.post_recv(server.room(64)).unwrap_err();
+        assert_eq!(refused.error, VipError::ErrorResource);
+        let message = client.message(b"more");
+        let refused = client.vi.post_send(message).unwrap_err();
+        assert_eq!(refused.error, VipError::ErrorResource);
+    }
+    for end in [&client, &server] {
+        assert_eq!(end.vi.state(), Ok(ViState::Connected));
+    }
+    // What comes back is there to be posted again.
+    server.vi.disconnect().unwrap();
+    for _ in 0..MOST {
+        let flushed = server.vi.recv_done().unwrap().unwrap();
+        assert!(flushed.ok().is_err());
+    }
+    for _ in 0..MOST {
+        server.vi.post_recv(server.room(64)).unwrap();
+    }
+    assert!(server.vi.post_recv(server.room(64)).is_err());
+    drop((client, server));
+    process.stop();
+}
+
+#[test]
+fn as_many_regions_as_the_quota_says_are_mapped_at_a_time() {
+    if has_served() {
+        return;
+    }
+    // More than a process could watch once, each mapped for itself.
+    const MOST: usize = 6000;
+    let process = DatapathProcess::start(
+        "as_many_regions_as_the_quota_says_are_mapped_at_a_time",
+        "foreign_memory = false\n[process.quota]\nmax_regions = 6000",
+    );
+    let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
+    let ptag = nic.create_ptag().unwrap();
+    let memory = SharedMemory::allocate((MOST + 1) * PAGE_BYTES).unwrap();
+    let attributes = MemAttributes {
+        ptag: Some(ptag.handle()),
+        rdma_write: true,
+        rdma_read: true,
+    };
+    let at = |page: usize| memory.address().as_ptr() as u64 + (page * PAGE_BYTES) as u64;
+    let register = |page: usize| {
+        let bytes = PAGE_BYTES as u64;
+        // SAFETY: the memory outlives the registration.
+        unsafe { provider::register_mem(nic.handle(), at(page), bytes, &attributes) }
+    };
+    let regions: Vec<_> = (0..MOST).map(|page| register(page).unwrap()).collect();
+    assert_eq!(register(MOST).err(), Some(VipError::ErrorResource));
+    for (page, region) in regions.into_iter().enumerate() {
+        provider::deregister_mem(nic.handle(), at(page), region).unwrap();
+    }
+    let again = register(MOST).unwrap();
+    provider::deregister_mem(nic.handle(), at(MOST), again).unwrap();
+    drop((ptag, nic));
+    process.stop();
+}
+
+#[test]
+fn one_user_has_so_many_places_and_no_more() {
+    if has_served() {
+        return;
+    }
+    let process = DatapathProcess::start(
+        "one_user_has_so_many_places_and_no_more",
+        "max_applications_per_user = 1\n[[nic]]\nname = \"OTHER\"\nport = \"shm\"\nsegment = \"other\"\ndirectory = DIRECTORY",
+    );
+    // A second opening is none of its own.
+    let first = [(); 2].map(|()| Nic::attach(&process.socket(), "VINIC0").unwrap());
+    let refused = Nic::attach(&process.socket(), "OTHER").map(drop);
+    assert_eq!(refused, Err(VipError::ErrorResource));
+    let why = provider::last_error().unwrap_or_default();
+    assert!(why.contains("max_applications_per_user = 1"), "{why}");
+    drop(first);
+    common::persist_while(VipError::ErrorResource, || {
+        Nic::attach(&process.socket(), "OTHER").map(drop)
+    })
+    .unwrap();
+    process.stop();
+}
