@@ -125,7 +125,7 @@ impl Engine {
         self.endpoint_mut(vi)?.outcome.take()
     }
 
-    /// A request is sent four times in FCVI_ULP_TIMEOUT.
+    /// As [`EngineConfig::retry_interval_ns`](crate::EngineConfig).
     pub(crate) fn retry_interval_ns(&self) -> u64 {
         self.config.retry_interval_ns()
     }

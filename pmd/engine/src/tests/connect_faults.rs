@@ -91,6 +91,53 @@ fn a_lost_iu_is_repeated_until_there_is_a_connection() {
     }
 }
 
+/// With message recovery each of them may be lost fourteen times.
+#[test]
+fn where_frames_are_lost_an_iu_is_repeated_more_often() {
+    for (from, opcode) in [
+        (CLIENT, Rqst),
+        (SERVER, Resp1),
+        (CLIENT, Resp2),
+        (SERVER, Resp3),
+    ] {
+        let mut net = Net::pair_with(1, |config| config.recovery = Some(Default::default()));
+        net.wire.lose(from, opcode, 14);
+        let a = net.create(CLIENT, params(RD));
+        let b = net.create(SERVER, params(RD));
+        let listener = net.listen(SERVER, "x");
+        net.request(CLIENT, a, "x", &[SERVER], Some(4 * RETRY));
+        let mut accepted = false;
+        for _ in 0..15 {
+            net.settle();
+            if let Some(found) = net.indication(SERVER, listener) {
+                net.accept(SERVER, found.conn, b).unwrap();
+                accepted = true;
+                net.settle();
+            }
+            net.advance(RETRY / 4);
+        }
+        assert!(accepted, "{opcode:?}");
+        assert!(matches!(net.outcome(CLIENT, a), Some(Ok(_))), "{opcode:?}");
+        assert!(matches!(net.outcome(SERVER, b), Some(Ok(_))), "{opcode:?}");
+    }
+}
+
+#[test]
+fn a_request_is_repeated_every_100_ms_at_most_unless_the_time_out_is_short() {
+    for (ulp_timeout, asked) in [(20 * S, 16), (1600 * MS, 16), (800 * MS, 8), (200 * MS, 4)] {
+        let mut net = Net::pair_with(1, |config| {
+            config.recovery = Some(Default::default());
+            config.ulp_timeout_ns = ulp_timeout;
+        });
+        net.wire.cut = true;
+        let a = net.create(CLIENT, params(RD));
+        net.request(CLIENT, a, "x", &[SERVER], Some(ulp_timeout));
+        net.advance(ulp_timeout);
+        assert_eq!(net.error(CLIENT, a), Some(ConnectError::Timeout));
+        assert_eq!(net.frames(CLIENT, Rqst).len(), asked, "{ulp_timeout}");
+    }
+}
+
 #[test]
 fn a_silent_host_is_asked_until_the_consumers_time_out() {
     let mut net = Net::pair();
