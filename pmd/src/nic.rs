@@ -286,11 +286,14 @@ pub fn query_vi(handle: u64) -> Outcome<ViInfo> {
         return calls::query_vi(vi, handle);
     }
     vi.device.poll();
+    // Before the state: a descriptor may be reaped at any time, but what came after a state does not
+    // stand beside it.
+    let (send_empty, recv_empty) = (vi.send.is_empty(), vi.recv.is_empty());
     Ok(ViInfo {
         state: control::state(vi, handle)?,
         settings: vi.settings(),
-        send_empty: vi.send.is_empty(),
-        recv_empty: vi.recv.is_empty(),
+        send_empty,
+        recv_empty,
     })
 }
 

@@ -117,16 +117,18 @@ impl Source for WorkSource {
     }
 
     fn look(&self) -> Look<Self::Found> {
-        let first = match work::reap(self.vi, self.handle, self.queue) {
-            Ok(Done::NotDone) => return Look::Nothing,
+        let (done, emptied) = match work::reap_and_tell(self.vi, self.handle, self.queue) {
+            Ok(found) => found,
             Err(_gone) => return Look::Gone,
-            Ok(Done::Empty) => None,
-            Ok(Done::Completed { descriptor, status }) => Some(Returned {
+        };
+        let first = match done {
+            Done::NotDone => return Look::Nothing,
+            Done::Empty => None,
+            Done::Completed { descriptor, status } => Some(Returned {
                 address: descriptor as u64,
                 status,
             }),
         };
-        let emptied = first.is_none() || self.vi.queue(self.queue).is_empty();
         Look::Found {
             first,
             others: emptied.then_some(None),

@@ -311,6 +311,12 @@ impl WorkQueue {
         found
     }
 
+    /// True if one descriptor is all that is posted and not reaped.
+    pub(crate) fn holds_one(&self, end: &ReapEnd) -> bool {
+        // Acquire: partner of the Release store in `post`.
+        self.posted.load(Ordering::Acquire) == end.reaped.wrapping_add(1)
+    }
+
     /// As [`WorkQueue::reap`], for who wants more of the slot: it is given back after `read`.
     #[inline]
     pub(crate) fn reap_slot<R>(
@@ -430,7 +436,9 @@ mod tests {
             assert!(!queue.post(&mut queue.post_end.hold(), |_| panic!("no room")));
             let mut reap = queue.reap_end.hold();
             assert_eq!(queue.reap(&mut reap), Reaped::Pending);
+            assert!(!queue.holds_one(&reap));
             for i in 0..4 {
+                assert_eq!(queue.holds_one(&reap), i == 3);
                 let sequence = complete(&queue, 1);
                 assert!(!queue.was_reaped(sequence));
                 let done = Reaped::Done {

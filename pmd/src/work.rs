@@ -17,7 +17,7 @@ use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
 use crate::memory::TagCheck;
 use crate::post::{Header, PostRules};
 use crate::progress::wait;
-use crate::queue::{PostEnd, Reaped, Slot, WorkQueue};
+use crate::queue::{PostEnd, ReapEnd, Reaped, Slot, WorkQueue};
 use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViShared, cq_at, cq_of, vi_at, vi_of};
@@ -218,6 +218,27 @@ pub enum Done {
 /// Takes the head of a work queue without a turn.
 #[inline]
 pub(crate) fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
+    reap_by(vi, handle, queue, WorkQueue::reap)
+}
+
+/// As [`reap`], and true if the queue holds nothing more. That is asked before the head is taken:
+/// a descriptor that somebody posts who has seen the queue empty after it is none of these.
+pub(crate) fn reap_and_tell(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<(Done, bool)> {
+    let mut was_last = false;
+    let done = reap_by(vi, handle, queue, |queue, end| {
+        was_last = queue.holds_one(end);
+        queue.reap(end)
+    })?;
+    Ok((done, was_last || matches!(done, Done::Empty)))
+}
+
+#[inline(always)]
+fn reap_by(
+    vi: &ViShared,
+    handle: u64,
+    queue: Queue,
+    reap: impl FnOnce(&WorkQueue, &mut ReapEnd) -> Reaped,
+) -> Outcome<Done> {
     let queue = vi.queue(queue);
     if !queue.has_complete() {
         return if !vi.is_live(handle) {
@@ -237,7 +258,7 @@ pub(crate) fn reap(vi: &ViShared, handle: u64, queue: Queue) -> Outcome<Done> {
     if !vi.is_live(handle) {
         return Err(ControlError::InvalidParameter);
     }
-    Ok(match queue.reap(&mut end) {
+    Ok(match reap(queue, &mut end) {
         Reaped::Done { address, status } => Done::Completed {
             descriptor: address as *mut RawDescriptor,
             status,

@@ -389,11 +389,14 @@ fn known_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
 }
 
 pub(crate) fn query_vi(vi: &'static ViShared, handle: u64) -> Outcome<ViInfo> {
+    // Before the state: a descriptor may be reaped at any time, but what came after a state does not
+    // stand beside it.
+    let (send_empty, recv_empty) = (vi.send.is_empty(), vi.recv.is_empty());
     Ok(ViInfo {
         state: known_state(vi, handle)?,
         settings: vi.settings(),
-        send_empty: vi.send.is_empty(),
-        recv_empty: vi.recv.is_empty(),
+        send_empty,
+        recv_empty,
     })
 }
 
