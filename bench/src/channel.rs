@@ -30,8 +30,8 @@ const NUMBER_BYTES: usize = 4;
 /// Receive descriptors that wait for messages: more than a question is repeated.
 const DESCRIPTORS: u32 = 32;
 
-/// How long an answer may take.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an answer may take, on a machine that does other things.
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How often an end that waits asks whether the other one is gone.
 const QUESTION_EVERY: Duration = Duration::from_millis(1);

@@ -13,6 +13,7 @@ use crate::endpoint::{
 };
 use crate::error::{Error, Result};
 use crate::nic::Nic;
+use crate::patience::Patience;
 use crate::plan::{Level, Op, Test};
 use crate::process::{self, Stop, mark_in_trace};
 
@@ -242,7 +243,7 @@ impl PingPong {
     /// Looks until the message with this mark is there; `Nothing` means that it is lost.
     #[inline]
     fn wait_for(&mut self, mark: u64) -> Result<Look> {
-        let mut clock: Option<Instant> = None;
+        let mut patience = Patience::default();
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 match self.look_for_new()? {
@@ -262,7 +263,7 @@ impl PingPong {
                     Look::Broken(reason) => return Ok(Look::Broken(reason)),
                 }
             }
-            let since = clock.get_or_insert_with(Instant::now).elapsed();
+            let since = patience.after(Instant::now());
             if !self.endpoint.may_be_connected()? {
                 return Ok(Look::Broken("connection lost".into()));
             }
@@ -279,7 +280,7 @@ impl PingPong {
     /// Looks until every send is complete; gives `back` then.
     #[inline]
     fn wait_for_sends(&mut self, back: Look) -> Result<Look> {
-        let mut clock: Option<Instant> = None;
+        let mut patience = Patience::default();
         while self.sends_pending > 0 {
             for _ in 0..LOOKS_PER_CLOCK {
                 match self.endpoint.reap_send()? {
@@ -291,7 +292,7 @@ impl PingPong {
                     return Ok(back);
                 }
             }
-            if clock.get_or_insert_with(Instant::now).elapsed() > BROKEN_AFTER {
+            if patience.after(Instant::now()) > BROKEN_AFTER {
                 return Ok(Look::Broken(
                     "a send does not end on a connection that stands".into(),
                 ));

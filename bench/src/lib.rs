@@ -19,6 +19,7 @@
 //! | [`connections`] | connections made and ended, in place of messages |
 //! | `reach` | how the measuring end finds the answering one |
 //! | [`report`] | the table and the JSON file |
+//! | `patience` | how long one looks for something in vain |
 //! | `process` | the second process, cores, signals |
 //! | `sync` | the crate's one door to atomics |
 
@@ -36,6 +37,7 @@ mod driver;
 mod floor;
 mod latency;
 mod open;
+mod patience;
 mod process;
 mod reach;
 mod read;

@@ -14,6 +14,7 @@ use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, Target, mark_of, st
 use crate::error::{Error, Result};
 use crate::latency::{Limit, Pinged};
 use crate::nic::Nic;
+use crate::patience::Patience;
 use crate::plan::Test;
 use crate::process::mark_in_trace;
 use crate::stream::Clock;
@@ -222,7 +223,7 @@ impl Reader {
     /// Looks until a read is back; gives why none will be, if so.
     #[inline]
     fn wait_for_one(&mut self) -> Result<Option<String>> {
-        let mut since: Option<Instant> = None;
+        let mut patience = Patience::default();
         loop {
             for _ in 0..LOOKS_PER_CLOCK {
                 match self.take_one()? {
@@ -231,7 +232,7 @@ impl Reader {
                     Taken::Broken(reason) => return Ok(Some(reason)),
                 }
             }
-            if since.get_or_insert_with(Instant::now).elapsed() > BROKEN_AFTER {
+            if patience.after(Instant::now()) > BROKEN_AFTER {
                 return Ok(Some("no data on a connection that stands".into()));
             }
         }

@@ -16,6 +16,7 @@ use crate::endpoint::{
 use crate::error::{Error, Result};
 use crate::latency::Limit;
 use crate::nic::Nic;
+use crate::patience::Patience;
 use crate::plan::{Level, Op, Test};
 use crate::process::{self, mark_in_trace};
 
@@ -40,30 +41,6 @@ const QUIET: Duration = Duration::from_millis(50);
 
 /// A sender that gets no credit for so long will get none.
 const STALLED_AFTER: Duration = Duration::from_secs(5);
-
-/// What the time between two looks counts at most: a host that was stopped meanwhile lost nothing.
-const LONGEST_GAP: Duration = Duration::from_secs(1);
-
-/// How long a sender has looked for progress in vain.
-struct Patience {
-    looked: Instant,
-    waited: Duration,
-}
-
-impl Patience {
-    fn new(now: Instant) -> Self {
-        Self {
-            looked: now,
-            waited: Duration::ZERO,
-        }
-    }
-
-    fn is_over(&mut self, now: Instant) -> bool {
-        self.waited += (now - self.looked).min(LONGEST_GAP);
-        self.looked = now;
-        self.waited > STALLED_AFTER
-    }
-}
 
 /// The end that sends.
 pub(crate) struct Sender {
@@ -127,7 +104,7 @@ impl Sender {
         mark_in_trace();
         let first = self.sent;
         let start = Instant::now();
-        let mut patience = Patience::new(start);
+        let mut patience = Patience::default();
         let mut turns_to_clock = TURNS_PER_CLOCK;
         let mut moved = false;
         let broken = loop {
@@ -147,9 +124,9 @@ impl Sender {
                     break None;
                 }
                 if moved {
-                    patience = Patience::new(now);
+                    patience = Patience::default();
                     moved = false;
-                } else if let Some(reason) = self.stalled(patience.is_over(now))? {
+                } else if let Some(reason) = self.stalled(patience.after(now) > STALLED_AFTER)? {
                     break Some(reason);
                 }
             }
@@ -238,12 +215,12 @@ impl Sender {
     }
 
     fn finish(&mut self) -> Result<Option<String>> {
-        let mut patience = Patience::new(Instant::now());
+        let mut patience = Patience::default();
         while self.sends_pending > 0 {
             if let Err(status) = self.reap()? {
                 return Ok(Some(status_text(status)));
             }
-            if patience.is_over(Instant::now()) {
+            if patience.after(Instant::now()) > STALLED_AFTER {
                 return Ok(Some("sends do not end on a connection that stands".into()));
             }
         }

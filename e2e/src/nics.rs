@@ -126,11 +126,22 @@ impl NicText {
         self
     }
 
-    /// Time-outs that suit a test: nothing on a wire of this host lives for a second.
+    /// Time-outs for a test in which they are to break connections: nothing on a wire of this host lives for a second.
     pub fn quick(self) -> Self {
         self.key("e_d_tov_ms", 200)
             .key("r_a_tov_ms", 200)
             .key("ulp_timeout_ms", 400)
+    }
+
+    /// Time-outs that a host which takes the cores away for seconds does not reach: what ends, ends for another reason.
+    pub fn steady(self) -> Self {
+        // On a wire, N_Port_IDs that no port has are told of each request so long that it is void, and programs wait
+        // for that at their ends.
+        let on_wire = self.0.contains("\"af_packet\"");
+        let time_out_ms = if on_wire { 4_000 } else { 60_000 };
+        self.key("e_d_tov_ms", time_out_ms)
+            .key("r_a_tov_ms", 200)
+            .key("ulp_timeout_ms", time_out_ms)
     }
 
     /// Adds injected faults.

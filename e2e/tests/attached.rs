@@ -35,16 +35,15 @@ fn suite_nics(segments: &Path) -> NicText {
         ("max_incoming", 1),
         ("max_notifies_per_queue", 3),
         ("max_transfer_bytes", 8_388_608),
-        ("ulp_timeout_ms", 240_000),
     ];
     let small = small.into_iter().fold(
-        named("SMALL").key("neighbour", neighbours),
+        named("SMALL").steady().key("neighbour", neighbours),
         |nic, (name, limit)| nic.key(name, limit),
     );
     shm("VINIC0")
-        .key("ulp_timeout_ms", 240_000)
+        .steady()
         .and(small)
-        .and(named("FRAGILE").key("ulp_timeout_ms", 240_000))
+        .and(named("FRAGILE").steady())
         .and(
             named("LOSSY")
                 .quick()

@@ -31,7 +31,7 @@ const BATCH: u64 = 8;
 /// Whoever is to learn of a death learns of it within so long on any machine, however busy: a peer of a dead program,
 /// whose process says so, a program of a dead process, and its peers, who learn of it from four probes of 200 ms. How
 /// long it took is printed.
-const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+const KNOWN_WITHIN: Duration = Duration::from_secs(20);
 /// Resident memory that any number of deaths may add: what the heap keeps.
 const KEPT_KIB: u64 = 16 * 1024;
 
@@ -123,10 +123,10 @@ impl Host {
         let files = Scratch::new(end.interface());
         let memory = Scratch::in_memory(end.interface());
         let on_wire = NicText::af_packet(end)
-            .quick()
-            .key("probe_interval_ms", 200);
+            .steady()
+            .key("probe_interval_ms", 500);
         let on_memory = NicText::shm(memory.path())
-            .quick()
+            .steady()
             .key("name", format!("{ON_MEMORY:?}"))
             .key("shortcut", false);
         let mut host = Self {
@@ -536,7 +536,7 @@ fn processes_die() {
 fn the_next_process_cleans_up() {
     let segments = Scratch::in_memory("attached-deaths");
     let files = Scratch::new("attached-deaths");
-    let nic = NicText::shm(segments.path()).quick();
+    let nic = NicText::shm(segments.path()).steady();
     let here = e2e::datapath::here;
     let idle = "idle = \"hybrid\"";
     for _ in 0..3 {

@@ -15,6 +15,8 @@ use e2e::process::{unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+/// Round trips in a second of which the tap misses none, also when its reader stands still for a second.
+const PACE: u32 = 1000;
 
 /// A process with a NIC, a server attached to it, and a client with a port of its own, so that each
 /// of their frames passes that NIC once.
@@ -27,10 +29,11 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn begin() -> Self {
+    /// Of [`PACE`], or of round trips without pause.
+    fn begin(paced: bool) -> Self {
         let segment = Scratch::in_memory("segment");
         let files = Scratch::new("capture");
-        let nic = NicText::shm(segment.path()).quick();
+        let nic = NicText::shm(segment.path()).steady();
         let own = nic.write(&files, "own.toml");
         let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, here);
         let peer = |config: &Path, words: &[&str]| {
@@ -40,7 +43,12 @@ impl Conversation {
         };
         let mut server = peer(process.config(), &["serve", "talk"]);
         server.wait_for("listening", PATIENCE);
-        let mut client = peer(&own, &["ping", "localhost", "talk", "--own", "me"]);
+        let pace = PACE.to_string();
+        let mut words = vec!["ping", "localhost", "talk", "--own", "me"];
+        if paced {
+            words.extend(["--per-second", &pace]);
+        }
+        let mut client = peer(&own, &words);
         client.wait_for("connected", PATIENCE);
         Self {
             process,
@@ -114,7 +122,7 @@ fn senders(frames: &[Frame]) -> Vec<String> {
 
 #[test]
 fn a_conversation_is_read_back_whole() {
-    let mut talk = Conversation::begin();
+    let mut talk = Conversation::begin(true);
     let file = talk.files.file("all.pcapng");
     let capture = talk.capture(&file, &[]);
     talk.go_on(500);
@@ -151,7 +159,7 @@ fn a_conversation_is_read_back_whole() {
 
 #[test]
 fn a_slow_writer_loses_frames_and_nobody_else_does() {
-    let mut talk = Conversation::begin();
+    let mut talk = Conversation::begin(false);
     let pipe = talk.files.file("pipe");
     succeed(Command::new("mkfifo").arg(&pipe));
     // It is open for writing only when somebody reads: then the reader does nothing for a while.
@@ -187,7 +195,7 @@ fn a_slow_writer_loses_frames_and_nobody_else_does() {
 
 #[test]
 fn a_capture_ends_with_its_operator_and_with_its_process() {
-    let mut talk = Conversation::begin();
+    let mut talk = Conversation::begin(true);
     let file = talk.files.file("killed.pcapng");
     let capture = talk.capture(&file, &[]);
     // One at a time.
@@ -215,7 +223,7 @@ fn a_capture_ends_with_its_operator_and_with_its_process() {
 
 #[test]
 fn what_cannot_be_captured_is_told() {
-    let talk = Conversation::begin();
+    let talk = Conversation::begin(true);
     let file = talk.files.file("refused.pcapng");
     let told = |command: Command, words: &[&str], why: &str| {
         let ended = talk.capture_as(command, &file, words).finish(PATIENCE);

@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use e2e::delays::Delays;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running, program};
 use e2e::report::Report;
@@ -12,13 +13,15 @@ use e2e::wire::Wire;
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Deaths of a client in one test.
 const DEATHS: u64 = 6;
+/// How soon a death must be known. On shared memory the port tells of it, on a wire four questions without an answer;
+/// the rest is for a machine that takes the cores away.
+const KNOWN_WITHIN: Duration = Duration::from_secs(20);
 
-/// Where the programs meet, and how soon a death must be known there.
+/// Where the programs meet.
 struct Place {
     wire: Option<Wire>,
     segment: Scratch,
     files: Scratch,
-    limit: Duration,
 }
 
 impl Place {
@@ -26,13 +29,12 @@ impl Place {
         let segment = Scratch::in_memory("segment");
         let files = Scratch::new("deaths");
         for end in ["left", "right"] {
-            NicText::shm(segment.path()).quick().write(&files, end);
+            NicText::shm(segment.path()).steady().write(&files, end);
         }
         Self {
             wire: None,
             segment,
             files,
-            limit: Duration::from_secs(1),
         }
     }
 
@@ -40,15 +42,14 @@ impl Place {
         let files = Scratch::new("deaths");
         for (name, end) in [("left", End::Left), ("right", End::Right)] {
             let text = NicText::af_packet(end)
-                .quick()
-                .key("probe_interval_ms", 200);
+                .steady()
+                .key("probe_interval_ms", 500);
             text.write(&files, name);
         }
         Self {
             wire: Some(Wire::new(2500)),
             segment: Scratch::in_memory("segment"),
             files,
-            limit: Duration::from_secs(2),
         }
     }
 
@@ -79,18 +80,12 @@ impl Place {
         client.wait_for("connected", PATIENCE);
         client
     }
+}
 
-    /// Waits for the loss of a connection; the time since the death.
-    fn loss(&self, survivor: &mut Running, name: &str, death: Instant) -> Duration {
-        let lost = survivor.wait_for(&format!("lost {name}"), PATIENCE);
-        let after = lost.at.saturating_duration_since(death);
-        assert!(
-            after < self.limit,
-            "{name}: lost after {after:?}, later than {:?}",
-            self.limit
-        );
-        after
-    }
+/// Waits for the loss of a connection.
+fn note_loss(delays: &mut Delays, survivor: &mut Running, name: &str, death: Instant) {
+    let lost = survivor.wait_for(&format!("lost {name}"), PATIENCE);
+    delays.note(name, death, &lost, KNOWN_WITHIN);
 }
 
 /// Waits for so many more words of a client that runs.
@@ -112,7 +107,7 @@ fn clients_die(place: &Place, what: &str) {
     println!("seed {seed}");
     let mut server = place.server();
     let mut bystander = place.client("bystander");
-    let mut longest = Duration::ZERO;
+    let mut delays = Delays::default();
     for number in 0..DEATHS {
         let name = format!("victim-{number}");
         let mut victim = place.client(&name);
@@ -120,7 +115,7 @@ fn clients_die(place: &Place, what: &str) {
         runs_on(&mut victim, 1 + ((seed + number * 7) % 4) as u32);
         bystander.skip();
         let death = victim.kill();
-        longest = longest.max(place.loss(&mut server, &name, death));
+        note_loss(&mut delays, &mut server, &name, death);
         server.wait_for(&format!("left {name}"), PATIENCE);
         runs_on(&mut bystander, 3);
     }
@@ -140,10 +135,7 @@ fn clients_die(place: &Place, what: &str) {
     // The bystander's good-bye is one more.
     assert_eq!(losses as u64, DEATHS + 1, "each once: {text}");
     assert_clean(&Report::read(&text));
-    println!(
-        "\nnote: SIGKILL, {what}: {DEATHS} deaths known after {} ms at most",
-        longest.as_millis()
-    );
+    println!("\nnote: SIGKILL of clients, {what}: {DEATHS} deaths known after {delays}");
 }
 
 #[test]
@@ -157,7 +149,8 @@ fn clients_die_on_a_wire() {
 }
 
 /// The server dies; every client learns of it, and a new server serves them in the same place.
-fn servers_die(place: &Place) {
+fn servers_die(place: &Place, what: &str) {
+    let mut delays = Delays::default();
     for _ in 0..3 {
         let server = place.server();
         let mut clients: Vec<Running> = ["one", "two", "three"]
@@ -168,7 +161,7 @@ fn servers_die(place: &Place) {
         }
         let death = server.kill();
         for client in &mut clients {
-            place.loss(client, "server", death);
+            note_loss(&mut delays, client, "server", death);
         }
         for client in clients {
             let report = Report::read(&client.succeed(PATIENCE));
@@ -177,16 +170,17 @@ fn servers_die(place: &Place) {
             assert_clean(&report);
         }
     }
+    println!("\nnote: SIGKILL of servers, {what}: known after {delays}");
 }
 
 #[test]
 fn servers_die_on_shared_memory() {
-    servers_die(&Place::memory());
+    servers_die(&Place::memory(), "shm");
 }
 
 #[test]
 fn servers_die_on_a_wire() {
-    servers_die(&Place::wire());
+    servers_die(&Place::wire(), "veth");
 }
 
 /// Everybody dies at once; the next run finds a clean house.

@@ -10,8 +10,9 @@ use e2e::port_frames::{PortFrame, judge_ports};
 use e2e::process::{PATIENCE, Running};
 use e2e::segment::BRIDGE;
 
-/// From the start of the first program until the last client has all its answers.
-const FOUND_WITHIN: Duration = Duration::from_secs(3);
+/// From the start of the first program until the last client has all its answers, on a machine that takes the cores away
+/// at times: about a second where it does not.
+const FOUND_WITHIN: Duration = Duration::from_secs(20);
 const MTU_BYTES: u32 = 1500;
 
 /// Hosts, and the examples that run on them.

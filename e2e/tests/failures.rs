@@ -21,8 +21,8 @@ impl Hosts {
         let files = Scratch::new("failures");
         for (name, end) in [("left", End::Left), ("right", End::Right)] {
             let text = NicText::af_packet(end)
-                .quick()
-                .key("probe_interval_ms", 200);
+                .steady()
+                .key("probe_interval_ms", 500);
             text.write(&files, name);
         }
         Self {

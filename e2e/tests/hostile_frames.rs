@@ -166,23 +166,26 @@ impl Scene {
         hostile.args(["--interface", "eth2", "--seed", &seed.to_string()]);
         hostile.args(["--each", &EACH.to_string(), "--seen"]);
         hostile.arg(self.scratch.file(SEEN)).args(kinds);
-        self.client.skip();
         let begin = Instant::now();
-        let said = Running::start("vi-hostile", &mut hostile).succeed(PATIENCE);
+        let hostile = Running::start("vi-hostile", &mut hostile);
+        self.go_on();
+        let said = hostile.succeed(PATIENCE);
         let took = begin.elapsed();
         let sent = Report::read(&said);
         for kind in kinds {
-            assert_eq!(sent.get(kind), EACH, "{kind}");
+            assert!(sent.get(kind) >= EACH, "{kind}: {said}");
         }
-        self.client.wait_for("alive", Duration::ZERO);
+        self.go_on();
+        let all: u64 = kinds.iter().map(|kind| sent.get(kind)).sum();
+        println!("\nnote: {all} hostile frames in {took:.2?}");
+    }
+
+    /// The client says some more words.
+    fn go_on(&mut self) {
         self.client.skip();
         for _ in 0..3 {
             self.client.wait_for("alive", PATIENCE);
         }
-        println!(
-            "\nnote: {} hostile frames in {took:.2?}",
-            kinds.len() as u64 * EACH
-        );
     }
 
     /// Each host still lists the others; then all end well. Gives what the server and the client counted.

@@ -5,7 +5,8 @@
 //! loops of the same kind that have nothing to do with the process. What the intruder makes the
 //! process do counts in full. The pair is paced and makes up for nothing. What it does beside the
 //! intruder is compared with what it does directly before and after, alone and beside the loops:
-//! with the least of it, since what a machine is short of then it is short of in between.
+//! with the least of it, since what a machine is short of then it is short of in between. Time in which
+//! the machine's host took a core away is no time.
 //!
 //! `INTRUDER_ROUNDS` and `INTRUDER_SEED` choose how much is played, and what.
 
@@ -135,7 +136,7 @@ struct House {
 impl House {
     fn new(run: impl Fn(&Path) -> Command) -> Self {
         let (files, segment) = (Scratch::new("intruder"), Scratch::in_memory("segment"));
-        let nics = NicText::shm(segment.path());
+        let nics = NicText::shm(segment.path()).steady();
         let process = DatapathProcess::start(&files, PROCESS, &nics, run);
         let peer = || {
             let mut command = program(PEER);
@@ -162,10 +163,10 @@ impl House {
     fn measure(&mut self) -> f64 {
         let from = self.reading();
         let mut to = self.reading();
-        while to.0 - from.0 < ALONE {
+        while to.at - from.at < ALONE {
             to = self.reading();
         }
-        rate(from, to)
+        rate(&from, &to)
     }
 
     /// What it does without an intruder.
@@ -186,7 +187,11 @@ impl House {
         self.client.skip();
         let line = self.client.wait_for("alive ", PATIENCE);
         let serial = line.text.rsplit(' ').next().and_then(|n| n.parse().ok());
-        (line.at, serial.expect("a number"))
+        Reading {
+            at: line.at,
+            serial: serial.expect("a number"),
+            stolen: stolen(),
+        }
     }
 
     /// Waits until the process has no more than it had; its threads end by themselves.
@@ -238,11 +243,38 @@ impl House {
 }
 
 /// How far the honest pair was, and when that was.
-type Reading = (Instant, u64);
+struct Reading {
+    at: Instant,
+    serial: u64,
+    /// What the machine's host had taken of each core.
+    stolen: Vec<Duration>,
+}
 
-/// Round trips in a second.
-fn rate(from: Reading, to: Reading) -> f64 {
-    (to.1 - from.1) as f64 / (to.0 - from.0).as_secs_f64()
+/// Round trips in a second, without the time that was taken of the core of which most was taken.
+fn rate(from: &Reading, to: &Reading) -> f64 {
+    let cores = from.stolen.iter().zip(&to.stolen);
+    let stolen = cores.map(|(from, to)| to.saturating_sub(*from)).max();
+    let passed = (to.at - from.at).saturating_sub(stolen.unwrap_or_default());
+    let trips = (to.serial - from.serial) as f64;
+    // A core may be taken away while nobody wants it.
+    (trips / passed.as_secs_f64()).min(f64::from(PACE))
+}
+
+/// What the machine's host has taken of each core so far.
+fn stolen() -> Vec<Duration> {
+    /// Of the kernel's reports to programs.
+    const TICK: Duration = Duration::from_millis(10);
+    /// Where it stands behind the name of a core.
+    const STEAL: usize = 8;
+    let text = fs::read_to_string("/proc/stat").expect("procfs");
+    let of_cores = text.lines().filter(|line| {
+        let rest = line.strip_prefix("cpu");
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    let ticks = of_cores.map(|line| line.split_ascii_whitespace().nth(STEAL));
+    ticks
+        .map(|ticks| TICK * ticks.and_then(|n| n.parse().ok()).unwrap_or(0))
+        .collect()
 }
 
 /// What the honest pair does without an intruder, in round trips a second.
@@ -304,7 +336,7 @@ fn an_intruder_harms_nobody_and_leaves_nothing() {
         let quiet = house.reading();
         let left = rounds - part * PART_ROUNDS;
         let said = house.suffer(&intruder, PART_ROUNDS.min(left), seed.wrapping_add(part));
-        let beside = rate(quiet, house.reading());
+        let beside = rate(&quiet, &house.reading());
         house.await_belongings(&at_first);
         let before = std::mem::replace(&mut controls, house.measure_controls());
         parts.push(Part {

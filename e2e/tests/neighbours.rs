@@ -69,7 +69,7 @@ fn two_ports_on_a_wire_list_each_other() {
     let mut watching = OwnPort::start(&wire.left, "left", &left);
     let own = watching.wait_until_up();
 
-    let words = ["neighbours", "--json", "--for", "3", "--config"];
+    let words = ["neighbours", "--json", "--for", "8", "--config"];
     let mut list = fcvi_pmd(Some(&wire.right), &words, &right);
     let said = Running::start("right", &mut list).succeed(PATIENCE);
     let list: Value = serde_json::from_str(&said).expect("one JSON object");

@@ -12,8 +12,8 @@ const MTU_BYTES: u32 = 2500;
 const BEACON: Duration = Duration::from_secs(1);
 /// How often a silent peer is asked whether it lives.
 const PROBE_INTERVAL: Duration = Duration::from_millis(200);
-/// What a busy machine may add.
-const LATENESS: Duration = Duration::from_secs(2);
+/// What a machine may add that takes the cores away.
+const LATENESS: Duration = Duration::from_secs(20);
 /// A connection is lost when its other end was silent for four intervals.
 const LOST_WITHIN: Duration = PROBE_INTERVAL.saturating_mul(4).saturating_add(LATENESS);
 /// A port is gone when it sent no beacon for two and a half of their periods.

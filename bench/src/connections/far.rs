@@ -20,7 +20,7 @@ const TURN: Duration = Duration::from_millis(50);
 
 /// The same with peers, whose request goes on meanwhile: longer than a machine stands still, since a
 /// request that ends while it is answered makes half a connection.
-const PEER_TURN: Duration = Duration::from_secs(1);
+const PEER_TURN: Duration = Duration::from_secs(20);
 
 /// Empty looks at a queue between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 256;

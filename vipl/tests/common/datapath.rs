@@ -44,6 +44,7 @@ impl DatapathProcess {
         let process = process.replace("DIRECTORY", &format!("{:?}", directory.0));
         let text = format!(
             "[[nic]]\nport = \"shm\"\nsegment = \"attached\"\ndirectory = {:?}\n\
+             e_d_tov_ms = 60000\nulp_timeout_ms = 60000\nsilent_port_ms = 60000\n\
              [process]\nsocket = {socket:?}\nidle = \"hybrid\"\n{process}\n",
             directory.0
         );

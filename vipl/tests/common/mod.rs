@@ -40,10 +40,13 @@ pub(crate) fn open_as(change: impl FnOnce(&mut NicConfig)) -> Nic {
         .unwrap_or_else(|error| panic!("{error}: {:?}", vipl::provider::last_error()))
 }
 
-/// The configuration of this test run's NIC, changed.
+/// The configuration of this test run's NIC, changed. No time-out of it is over while a machine takes a core away.
 pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
     let mut config = NicConfig {
         segment: segment(),
+        e_d_tov_ms: 60_000,
+        ulp_timeout_ms: Some(60_000),
+        silent_port_ms: Some(60_000),
         ..NicConfig::default()
     };
     change(&mut config);

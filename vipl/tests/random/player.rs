@@ -24,7 +24,7 @@ use connecting::Asking;
 use notices::Ring;
 
 /// Long enough for any machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) type Checked<T = ()> = Result<T, Violation>;
 

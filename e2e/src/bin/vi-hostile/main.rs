@@ -1,7 +1,7 @@
 //! A station that sends what no port should: frames that were seen on the network, changed or at the wrong time.
 //!
-//! It sends so many frames of each kind that is named, in turn, and tells how many at its end. The same seed and the same
-//! frames make the same choices.
+//! It sends frames of the kinds that are named, in turn: so many of each at least, and more until its input ends. It tells how
+//! many at its end. The same seed and the same frames make the same choices.
 
 #![forbid(unsafe_code)]
 
@@ -12,6 +12,7 @@ mod seen;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ struct Cli {
     /// Seed of the random choices.
     #[arg(long)]
     seed: u64,
-    /// Frames of each kind.
+    /// Frames of each kind, at least.
     #[arg(long)]
     each: u64,
     /// The kinds.
@@ -73,7 +74,10 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         .map(|name| Ok((name.as_str(), kind(name)?)))
         .collect::<Result<_, Failure>>()?;
     let mut sender = Sender::open(&cli.interface)?;
-    for _ in 0..cli.each {
+    let input = until_input_ends();
+    let mut rounds = 0;
+    while rounds < cli.each || input.try_recv() != Err(TryRecvError::Disconnected) {
+        rounds += 1;
         for (name, make) in &kinds {
             let frame = make(&seen, &mut rng);
             sender.send(&frame.ok_or(format!("{name}: nothing to make it of was seen"))?)?;
@@ -81,9 +85,20 @@ fn run(cli: &Cli) -> Result<(), Failure> {
     }
     sender.flush()?;
     for (name, _) in kinds {
-        println!("count {name} {}", cli.each);
+        println!("count {name} {rounds}");
     }
     Ok(())
+}
+
+/// Its sender goes when the input ends.
+fn until_input_ends() -> Receiver<()> {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let _sender = sender;
+        // Whatever is said: the end is what counts.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    });
+    receiver
 }
 
 fn kind(name: &str) -> Result<Make, Failure> {

@@ -231,7 +231,7 @@ fn nics(id: &str, keys: &str) -> String {
             "[[nic]]\nname = \"{name}\"\nport = \"shm\"\nsegment = \"{segment}-{id}\"\n{keys}\n"
         )
     };
-    let patient = "ulp_timeout_ms = 240000";
+    let patient = "e_d_tov_ms = 240000\nulp_timeout_ms = 240000\nsilent_port_ms = 240000";
     let quick = "e_d_tov_ms = 200\nr_a_tov_ms = 200\nulp_timeout_ms = 400";
     let little = "max_vi = 4\nmax_ptags = 4\nmax_cq = 3\nmax_cq_entries = 64\nmax_regions = 3\n\
                   max_registered_bytes = 33554432\nmax_incoming = 1\nmax_notifies_per_queue = 3\n\

@@ -22,13 +22,15 @@ impl Player {
         let mut ends = self.ends();
         let deadline = Instant::now() + PATIENCE;
         loop {
+            // Before the look: who stood still until then looks once more.
+            let is_last = Instant::now() >= deadline;
             if self.listen()? {
                 ends = self.ends();
             }
             let Err(Violation(wrong)) = self.come_to_rest(&ends) else {
                 return self.settle_clients();
             };
-            if Instant::now() >= deadline {
+            if is_last {
                 return Err(Violation(format!("not at rest: {wrong}")));
             }
             thread::yield_now();
