@@ -9,6 +9,7 @@ use crate::connections::STEPS;
 use crate::error::{Error, Result};
 use crate::nic::MemoryKind;
 use crate::plan::{Benchmark, Level, MAX_SIZE_BYTES, Op, Test};
+use crate::port::cli::Role;
 
 /// Latency, bandwidth and message rate of the stack, beside the raw port that
 /// carries it.
@@ -34,6 +35,12 @@ pub enum Command {
     Rate(Options),
     /// Connections made and ended in a second, and whether memory stays as it is.
     Connect(ConnectOptions),
+    /// The raw port alone, one end at a time: frames one way, or there and back.
+    Port {
+        /// What this end does.
+        #[command(subcommand)]
+        role: Role,
+    },
     /// The second process of a run: answers the one that started it.
     #[command(hide = true)]
     Answer(AnswerOptions),
@@ -217,7 +224,7 @@ fn parse_size(text: &str) -> core::result::Result<u32, String> {
         .ok_or_else(|| format!("`{text}` is not a size up to 1024M"))
 }
 
-fn parse_seconds(text: &str) -> core::result::Result<Duration, String> {
+pub(crate) fn parse_seconds(text: &str) -> core::result::Result<Duration, String> {
     text.parse::<f64>()
         .ok()
         .filter(|seconds| (0.0..=86_400.0).contains(seconds))
@@ -296,7 +303,9 @@ mod tests {
             Command::Latency(options) | Command::Bandwidth(options) | Command::Rate(options) => {
                 options
             }
-            Command::Connect(_) | Command::Answer(_) => panic!("{line} is no measurement"),
+            Command::Connect(_) | Command::Port { .. } | Command::Answer(_) => {
+                panic!("{line} is no measurement")
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use crate::plan::{Frames, MAX_SIZE_BYTES};
 pub(crate) const ETHERTYPE: u16 = 0x88B5;
 
 /// Ethernet header, kind, round, message.
-const HEADER_BYTES: usize = 14 + 1 + 4 + 4;
+pub(crate) const HEADER_BYTES: usize = 14 + 1 + 4 + 4;
 
 /// Looks without a frame between two readings of the clock.
 const LOOKS_PER_CLOCK: u32 = 1024;
@@ -38,8 +38,9 @@ const STOP_TRIES: u32 = 20;
 /// Pauses of a receiver between two looks at an empty ring that the kernel fills.
 const PAUSES: u32 = 64;
 
+/// What a frame is in its round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     /// Not the last frame of its message.
     More,
     /// The last frame of its message.
@@ -58,17 +59,30 @@ impl Kind {
 
 /// What a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Header {
-    kind: Kind,
-    round: u32,
-    message: u32,
+pub(crate) struct Header {
+    /// Where it stands in its message, or that there is no other one.
+    pub(crate) kind: Kind,
+    /// Frames of other rounds are nobody's.
+    pub(crate) round: u32,
+    /// Its message.
+    pub(crate) message: u32,
 }
 
 impl Header {
+    /// The first frame of a run, which no other run of this host mistakes for its own.
+    pub(crate) fn first_of_run() -> Self {
+        Self {
+            kind: Kind::Last,
+            round: std::process::id(),
+            message: 0,
+        }
+    }
+
+    /// `None` for a frame that is not ours.
     #[inline]
-    fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8], ethertype: u16) -> Option<Self> {
         let bytes = bytes.first_chunk::<HEADER_BYTES>()?;
-        if bytes[12..14] != ETHERTYPE.to_be_bytes() {
+        if bytes[12..14] != ethertype.to_be_bytes() {
             return None;
         }
         let word = |at: usize| {
@@ -81,11 +95,18 @@ impl Header {
         })
     }
 
+    /// Writes the head of a frame.
     #[inline]
-    fn emit(&self, dst: MacBytes, src: MacBytes, out: &mut [u8; HEADER_BYTES]) {
+    pub(crate) fn emit(
+        &self,
+        dst: MacBytes,
+        src: MacBytes,
+        ethertype: u16,
+        out: &mut [u8; HEADER_BYTES],
+    ) {
         out[..6].copy_from_slice(&dst);
         out[6..12].copy_from_slice(&src);
-        out[12..14].copy_from_slice(&ETHERTYPE.to_be_bytes());
+        out[12..14].copy_from_slice(&ethertype.to_be_bytes());
         out[14] = self.kind as u8;
         out[15..19].copy_from_slice(&self.round.to_le_bytes());
         out[19..23].copy_from_slice(&self.message.to_le_bytes());
@@ -310,7 +331,7 @@ impl RawEnd {
             let Some((head, rest)) = out.split_first_chunk_mut::<HEADER_BYTES>() else {
                 return Err(Error::Port("a buffer shorter than a header".into()));
             };
-            header.emit(self.peer, self.port.capabilities().mac, head);
+            header.emit(self.peer, self.port.capabilities().mac, ETHERTYPE, head);
             let payload_bytes = bytes - HEADER_BYTES;
             rest[..payload_bytes].copy_from_slice(&self.buffer[begin..begin + payload_bytes]);
             mbuf.set_len(bytes);
@@ -363,7 +384,7 @@ impl RawEnd {
                 self.port.rx_burst(&mut self.received, BURST);
             }
             let mbuf = self.received.pop()?;
-            let header = Header::parse(mbuf.bytes());
+            let header = Header::parse(mbuf.bytes(), ETHERTYPE);
             if let Some(payload) = mbuf.bytes().get(HEADER_BYTES..) {
                 let length = payload.len().min(self.buffer.len());
                 self.buffer[..length].copy_from_slice(&payload[..length]);
@@ -424,7 +445,7 @@ impl RawEnd {
         let Some((head, _)) = mbuf.buffer_mut().split_first_chunk_mut::<HEADER_BYTES>() else {
             return Err(Error::Port("a buffer shorter than a header".into()));
         };
-        header.emit(self.peer, self.port.capabilities().mac, head);
+        header.emit(self.peer, self.port.capabilities().mac, ETHERTYPE, head);
         mbuf.set_len(bytes);
         self.put(mbuf)?;
         self.flush()
@@ -433,14 +454,15 @@ impl RawEnd {
 
 /// How long nothing came, with few readings of the clock.
 #[derive(Default)]
-struct Idle {
+pub(crate) struct Idle {
     looks: u32,
     since: Option<Instant>,
 }
 
 impl Idle {
+    /// Whether it lasts for so long already; called once a look that found nothing.
     #[inline]
-    fn is_longer_than(&mut self, limit: Duration) -> bool {
+    pub(crate) fn is_longer_than(&mut self, limit: Duration) -> bool {
         self.looks += 1;
         if self.looks < LOOKS_PER_CLOCK {
             return false;
@@ -467,11 +489,12 @@ mod tests {
                 message: 0xfffe_fdfc,
             };
             let mut bytes = [0; HEADER_BYTES];
-            header.emit([1; 6], [2; 6], &mut bytes);
-            assert_eq!(Header::parse(&bytes), Some(header));
-            assert_eq!(Header::parse(&bytes[..HEADER_BYTES - 1]), None);
+            header.emit([1; 6], [2; 6], ETHERTYPE, &mut bytes);
+            assert_eq!(Header::parse(&bytes, ETHERTYPE), Some(header));
+            assert_eq!(Header::parse(&bytes[..HEADER_BYTES - 1], ETHERTYPE), None);
+            assert_eq!(Header::parse(&bytes, ETHERTYPE + 1), None);
             bytes[12] ^= 1;
-            assert_eq!(Header::parse(&bytes), None);
+            assert_eq!(Header::parse(&bytes, ETHERTYPE), None);
         }
     }
 

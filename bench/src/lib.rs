@@ -17,6 +17,7 @@
 //! | `driver`, `server` | the end that measures and reports; the end that answers |
 //! | `tally` | the rounds of one side, added up |
 //! | [`connections`] | connections made and ended, in place of messages |
+//! | [`port`] | the raw port alone, one end at a time |
 //! | `reach` | how the measuring end finds the answering one |
 //! | [`report`] | the table and the JSON file |
 //! | `patience` | how long one looks for something in vain |
@@ -29,6 +30,7 @@ pub mod endpoint;
 pub mod error;
 pub mod nic;
 pub mod plan;
+pub mod port;
 pub mod report;
 
 mod channel;
@@ -60,6 +62,7 @@ pub fn run(cli: cli::Cli) -> ExitCode {
         cli::Command::Bandwidth(options) => driver::run(plan::Benchmark::Bandwidth, &options),
         cli::Command::Rate(options) => driver::run(plan::Benchmark::Rate, &options),
         cli::Command::Connect(options) => connections::run(&options),
+        cli::Command::Port { role } => port::run(&role),
         cli::Command::Answer(options) => server::answer_parent(&options),
     };
     match outcome {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use fcvi_frame::{Discriminator, HostAddress, NetAddress};
 use pmd::config::{Config, Idle, NicConfig, PortKind, ProcessConfig};
-use pmd_port::Port;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::shm::{ShmConfig, ShmPort};
+use pmd_port::{MacBytes, Port};
 use vipl::{
     ErrorCode, ErrorDescriptor, ErrorHandler, NicAttributes, NicHandle, PtagHandle, provider,
 };
@@ -300,6 +300,19 @@ pub fn port_name(config: &NicConfig) -> &'static str {
 /// # Errors
 /// [`Error::Port`] with the driver's reason.
 pub fn open_raw_port(config: &NicConfig, is_near: bool) -> Result<Box<dyn Port>> {
+    open_station(config, raw_mac(is_near), ETHERTYPE)
+}
+
+/// As [`open_raw_port`], for frames of this EtherType, with this address where the driver lets it
+/// be chosen.
+///
+/// # Errors
+/// [`Error::Port`] with the driver's reason.
+pub(crate) fn open_station(
+    config: &NicConfig,
+    mac: MacBytes,
+    ethertype: u16,
+) -> Result<Box<dyn Port>> {
     match config.port {
         PortKind::Shm => {
             let mut raw = ShmConfig::new(format!("{}-raw", config.segment));
@@ -312,8 +325,8 @@ pub fn open_raw_port(config: &NicConfig, is_near: bool) -> Result<Box<dyn Port>>
                 .map_err(|error| Error::Port(error.to_string()))
         }
         PortKind::AfPacket => {
-            let mut raw = AfPacketConfig::new(&config.interface, raw_mac(is_near));
-            raw.ethertypes = vec![ETHERTYPE];
+            let mut raw = AfPacketConfig::new(&config.interface, mac);
+            raw.ethertypes = vec![ethertype];
             raw.rx_frames = config.rx_frames;
             raw.tx_frames = config.tx_frames;
             AfPacketPort::open(raw)
@@ -324,7 +337,7 @@ pub fn open_raw_port(config: &NicConfig, is_near: bool) -> Result<Box<dyn Port>>
 }
 
 /// A locally administered station address of this process for raw frames.
-fn raw_mac(is_near: bool) -> [u8; 6] {
+pub(crate) fn raw_mac(is_near: bool) -> MacBytes {
     let id = std::process::id().to_be_bytes();
     [0x02, u8::from(is_near), id[0], id[1], id[2], id[3]]
 }

@@ -50,6 +50,80 @@ fn measure_on(port: &str, name: &str, arguments: &[&str]) -> Vec<Value> {
     results
 }
 
+/// Runs two ends of a raw port; each gives what it wrote.
+fn port_ends(name: &str, ends: [&str; 2]) -> [Value; 2] {
+    let segment = format!("vibench-{name}-{}", std::process::id());
+    let paths = ["near", "far"].map(|end| json_path(&format!("{name}-{end}")));
+    let children = [0, 1].map(|end| {
+        Command::new(env!("CARGO_BIN_EXE_vibench"))
+            .arg("port")
+            .args(ends[end].split(' '))
+            .args(["--segment", &segment, "--json"])
+            .arg(&paths[end])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    });
+    for child in children {
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{ends:?}: {said}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("frames/s"), "{text}");
+    }
+    paths.map(|path| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let results: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(results[0]["port"], "shm");
+        results[0].clone()
+    })
+}
+
+#[test]
+fn frames_of_a_raw_port_one_way() {
+    let far = "receive --frames 20000";
+    let [sent, received] = port_ends("port-stream", ["send --size 256 --frames 20000", far]);
+    assert_eq!(
+        (&sent["role"], &received["role"]),
+        (&"send".into(), &"receive".into())
+    );
+    assert_eq!(received["frames"], 20_000);
+    assert_eq!(received["bytes"], 20_000 * 256);
+    assert_eq!(received["lost"], 0);
+    assert!(received["frames_per_s"].as_f64().unwrap() > 0.0);
+    assert!(received["half_round_trip_ns"].is_null());
+}
+
+#[test]
+fn frames_of_a_raw_port_there_and_back() {
+    let far = "echo --frames 500";
+    let [pinged, echoed] = port_ends("port-ping", ["ping --frames 500", far]);
+    assert_eq!(echoed["frames"], 500);
+    let back = pinged["frames"].as_u64().unwrap();
+    assert_eq!(back + pinged["lost"].as_u64().unwrap(), 500);
+    assert!(pinged["half_round_trip_ns"]["p50"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn a_raw_port_without_another_end_says_so() {
+    for (arguments, words) in [
+        (
+            &["port", "send", "--mac", "02:00:00:00:00:01"][..],
+            "addresses of its own",
+        ),
+        (
+            &["port", "send", "--config", "/no/such/file"],
+            "/no/such/file",
+        ),
+    ] {
+        let output = vibench(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(words), "{said}");
+    }
+}
+
 #[test]
 fn latency_of_sends_and_writes() {
     for op in ["send", "write"] {

@@ -1,0 +1,181 @@
+//! Frames one way.
+
+use std::time::{Duration, Instant};
+
+use super::report::{PortReport, Traffic};
+use super::station::{Station, Taken};
+use crate::control::{Header, Idle};
+use crate::error::Result;
+use crate::latency::Limit;
+
+/// Sends frames until the limit.
+pub(super) fn send(station: &mut Station, frame_bytes: usize, limit: &Limit) -> Result<PortReport> {
+    station.check(frame_bytes)?;
+    let mut header = Header::first_of_run();
+    let start = Instant::now();
+    let (mut now, mut sent) = (start, 0);
+    let mut idle = Idle::default();
+    while !limit.is_over(now - start, sent) {
+        let wanted = limit.messages.map_or(u64::MAX, |frames| frames - sent);
+        station.prepare(wanted, &mut header, frame_bytes);
+        let taken = station.flush()?;
+        sent += taken;
+        if taken > 0 {
+            idle = Idle::default();
+        } else {
+            Station::check_progress(&mut idle)?;
+        }
+        now = Instant::now();
+    }
+    let traffic = Traffic {
+        frames: sent,
+        bytes: sent * frame_bytes as u64,
+        timed_frames: sent,
+        timed_bytes: sent * frame_bytes as u64,
+        elapsed: now - start,
+    };
+    Ok(PortReport::of_stream("send", station, &traffic))
+}
+
+/// Counts frames until the limit.
+pub(super) fn receive(station: &mut Station, limit: &Limit) -> Result<PortReport> {
+    let mut traffic = Traffic::default();
+    let mut serials = Serials::default();
+    let mut clock = Clock::default();
+    while !clock.is_over(limit, traffic.frames) {
+        let (mut bytes, before) = (0, traffic.frames);
+        traffic.frames += station.take(|taken: Taken| {
+            bytes += taken.bytes as u64;
+            serials.see(taken.header);
+        })?;
+        traffic.bytes += bytes;
+        if traffic.frames > before {
+            clock.note(&mut traffic, before, bytes);
+        }
+    }
+    let mut report = PortReport::of_stream("receive", station, &traffic);
+    report.lost = serials.lost();
+    Ok(report)
+}
+
+/// From the first burst, which says nothing of how fast frames come, to the last one.
+#[derive(Default)]
+pub(super) struct Clock {
+    first: Option<Instant>,
+    looks: u32,
+}
+
+impl Clock {
+    /// Looks that found nothing between two readings of the clock.
+    const LOOKS: u32 = 1024;
+
+    /// Adds a burst to what is timed.
+    #[inline]
+    pub(super) fn note(&mut self, traffic: &mut Traffic, before: u64, bytes: u64) {
+        let now = Instant::now();
+        match self.first {
+            None => self.first = Some(now),
+            Some(first) => {
+                traffic.timed_frames += traffic.frames - before;
+                traffic.timed_bytes += bytes;
+                traffic.elapsed = now - first;
+            }
+        }
+    }
+
+    /// Whether so many frames are enough, or the time since the first one.
+    #[inline]
+    pub(super) fn is_over(&mut self, limit: &Limit, frames: u64) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        let elapsed = match self.first {
+            Some(first) if self.looks.is_multiple_of(Self::LOOKS) => first.elapsed(),
+            _ => Duration::ZERO,
+        };
+        limit.is_over(elapsed, frames)
+    }
+}
+
+/// Serial numbers of one run, which come in order or not at all.
+#[derive(Default)]
+struct Serials {
+    run: Option<u32>,
+    first: u32,
+    last: u32,
+    count: u64,
+}
+
+impl Serials {
+    #[inline]
+    fn see(&mut self, header: Option<Header>) {
+        let Some(header) = header else {
+            return;
+        };
+        if self.run != Some(header.round) {
+            *self = Self {
+                run: Some(header.round),
+                first: header.message,
+                ..Self::default()
+            };
+        }
+        self.last = header.message;
+        self.count += 1;
+    }
+
+    /// Those between the first and the last one of the latest run that did not come; `None` if
+    /// none of ours came.
+    fn lost(&self) -> Option<u64> {
+        self.run?;
+        let all = u64::from(self.last.wrapping_sub(self.first)) + 1;
+        Some(all.saturating_sub(self.count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::station::tests::{limit, pair};
+
+    fn header(round: u32, message: u32) -> Header {
+        Header {
+            round,
+            message,
+            ..Header::first_of_run()
+        }
+    }
+
+    #[test]
+    fn gaps_are_lost_frames() {
+        let mut serials = Serials::default();
+        serials.see(None);
+        assert_eq!(serials.lost(), None);
+        for serial in [u32::MAX - 1, u32::MAX, 1, 4] {
+            serials.see(Some(header(7, serial)));
+        }
+        assert_eq!(serials.lost(), Some(3), "0, 2, 3");
+        serials.see(Some(header(8, 100)));
+        assert_eq!(serials.lost(), Some(0), "of the latest run");
+    }
+
+    #[test]
+    fn what_one_end_sends_the_other_one_counts() {
+        let (mut near, mut far) = pair("port-stream");
+        for frame_bytes in [60, 1500] {
+            let (sent, seen) = std::thread::scope(|scope| {
+                let seen = scope.spawn(|| receive(&mut far, &limit(5000)).unwrap());
+                let sent = send(&mut near, frame_bytes, &limit(5000)).unwrap();
+                (sent, seen.join().unwrap())
+            });
+            assert_eq!((sent.frames, seen.frames), (5000, 5000));
+            assert_eq!(seen.bytes, 5000 * frame_bytes as u64);
+            assert_eq!((seen.lost, sent.lost), (Some(0), None));
+            assert!(seen.frames_per_s > 0.0 && sent.frames_per_s > 0.0);
+        }
+    }
+
+    #[test]
+    fn frames_longer_than_the_port_carries_are_refused() {
+        let (mut near, _far) = pair("port-long");
+        let error = send(&mut near, 60_000, &limit(1)).unwrap_err();
+        assert!(error.to_string().contains("60000"), "{error}");
+    }
+}
