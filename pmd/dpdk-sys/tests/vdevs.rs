@@ -1,0 +1,450 @@
+//! Bursts through DPDK's own software devices. EAL runs without huge pages, PCI and files that others could share, so
+//! that any user may run this; `--in-memory` would be an error beside `--no-huge`.
+#![cfg(feature = "system")]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fs;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::slice;
+use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::thread;
+
+use dpdk_sys::*;
+
+const EAL_ARGUMENTS: [&CStr; 8] = [
+    c"dpdk-sys",
+    c"--no-huge",
+    c"-m",
+    c"64",
+    c"--no-shconf",
+    c"--no-pci",
+    c"--no-telemetry",
+    c"--log-level=lib.eal:info",
+];
+
+const BUFFERS: u32 = 2047;
+const ROOM_BYTES: u16 = 2048;
+const DESCRIPTORS: u16 = 64;
+const BURST: u16 = 8;
+
+/// What DPDK logged, with its levels.
+static LOG: Mutex<Vec<(i32, String)>> = Mutex::new(Vec::new());
+
+extern "C" fn keep_message(_: *mut c_void, level: c_int, text: *const c_char, bytes: usize) {
+    // SAFETY: the shim hands over `bytes` bytes that nobody else writes while this function runs.
+    let text = unsafe { slice::from_raw_parts(text.cast::<u8>(), bytes) };
+    let text = String::from_utf8_lossy(text).into_owned();
+    if let Ok(mut log) = LOG.lock() {
+        log.push((level, text));
+    }
+}
+
+/// Starts EAL, once, and makes the tests of this process take turns: devices come and go by one thread at a time.
+fn eal() -> MutexGuard<'static, ()> {
+    static STARTED: OnceLock<()> = OnceLock::new();
+    static TURN: Mutex<()> = Mutex::new(());
+    let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    STARTED.get_or_init(|| {
+        // SAFETY: the sink is safe to call from any thread, and its context is not used.
+        let hooked = unsafe { dpdk_sys_log_to(Some(keep_message), ptr::null_mut()) };
+        assert_eq!(hooked, 0);
+        // EAL moves the pointers about and may keep them, but writes no text.
+        let arguments: Vec<*mut c_char> = EAL_ARGUMENTS
+            .iter()
+            .map(|argument| argument.as_ptr().cast_mut())
+            .collect();
+        let arguments = arguments.leak();
+        // SAFETY: the array and its texts live for ever, and this is the only call.
+        let parsed = unsafe { rte_eal_init(arguments.len() as c_int, arguments.as_mut_ptr()) };
+        assert!(parsed >= 0, "EAL: {}; {:?}", last_error(), LOG.lock());
+    });
+    turn
+}
+
+fn last_error() -> String {
+    // SAFETY: reads a variable of the calling thread.
+    error_text(unsafe { dpdk_sys_errno() })
+}
+
+fn error_text(number: c_int) -> String {
+    // SAFETY: takes any number.
+    let text = unsafe { rte_strerror(number) };
+    // SAFETY: it is a text of the calling thread's own, valid until its next call.
+    unsafe { CStr::from_ptr(text) }
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// A started port of one queue each way, with a pool of its own.
+struct Device {
+    port: u16,
+    pool: *mut rte_mempool,
+}
+
+impl Device {
+    /// `arguments` are DPDK's: the name of a device with its keys.
+    fn open(name: &str, keys: &str, room_bytes: u16) -> Self {
+        let pool_name = CString::new(format!("pool-{name}")).expect("no NUL");
+        // SAFETY: EAL runs (callers hold its turn), and the name is copied.
+        let pool = unsafe {
+            rte_pktmbuf_pool_create(
+                pool_name.as_ptr(),
+                BUFFERS,
+                32,
+                0,
+                room_bytes + RTE_PKTMBUF_HEADROOM as u16,
+                0,
+            )
+        };
+        assert!(!pool.is_null(), "{}", last_error());
+
+        let arguments = CString::new(format!("{name}{keys}")).expect("no NUL");
+        // SAFETY: EAL runs, and no other thread adds devices.
+        let probed = unsafe { rte_dev_probe(arguments.as_ptr()) };
+        assert_eq!(probed, 0, "{}; {:?}", error_text(-probed), LOG.lock());
+        let device = Self {
+            port: find_port(name).expect("a port for the device"),
+            pool,
+        };
+        device.start();
+        device
+    }
+
+    fn start(&self) {
+        let configuration = rte_eth_conf::default();
+        // SAFETY: the port exists, and the configuration is copied.
+        let done = unsafe { rte_eth_dev_configure(self.port, 1, 1, &configuration) };
+        assert_eq!(done, 0, "{}", error_text(-done));
+        // SAFETY: the port is configured, and the pool outlives it.
+        let done =
+            unsafe { rte_eth_rx_queue_setup(self.port, 0, DESCRIPTORS, 0, ptr::null(), self.pool) };
+        assert_eq!(done, 0, "{}", error_text(-done));
+        // SAFETY: the port is configured.
+        let done = unsafe { rte_eth_tx_queue_setup(self.port, 0, DESCRIPTORS, 0, ptr::null()) };
+        assert_eq!(done, 0, "{}", error_text(-done));
+        // SAFETY: the port has its queues.
+        let done = unsafe { rte_eth_dev_start(self.port) };
+        assert_eq!(done, 0, "{}", error_text(-done));
+    }
+
+    fn info(&self) -> rte_eth_dev_info {
+        let mut info = MaybeUninit::uninit();
+        // SAFETY: the port exists, and there is room for the record.
+        let told = unsafe { rte_eth_dev_info_get(self.port, info.as_mut_ptr()) };
+        assert_eq!(told, 0, "{}", error_text(-told));
+        // SAFETY: it was told, so all of it is written.
+        unsafe { info.assume_init() }
+    }
+
+    fn stats(&self) -> rte_eth_stats {
+        let mut stats = rte_eth_stats::default();
+        // SAFETY: the port exists, and there is room for the record.
+        let told = unsafe { rte_eth_stats_get(self.port, &mut stats) };
+        assert_eq!(told, 0, "{}", error_text(-told));
+        stats
+    }
+
+    fn alloc(&self, count: u16) -> Vec<dpdk_sys_frame> {
+        let mut frames = vec![no_frame(); usize::from(count)];
+        // SAFETY: the pool lives, and there is room for `count` records.
+        let lent = unsafe { dpdk_sys_alloc_bulk(self.pool, frames.as_mut_ptr(), count) };
+        frames.truncate(usize::from(lent));
+        frames
+    }
+
+    fn send(&self, frames: &[dpdk_sys_frame]) -> u16 {
+        // SAFETY: the port is started, this thread alone has its queue, and the frames are ours.
+        unsafe { dpdk_sys_tx_burst(self.port, 0, frames.as_ptr(), frames.len() as u16) }
+    }
+
+    fn receive(&self, max: u16, refused: &mut u64) -> Vec<dpdk_sys_frame> {
+        let mut frames = vec![no_frame(); usize::from(max)];
+        // SAFETY: the port is started, this thread alone has its queue, and there is room for `max` records.
+        let got = unsafe { dpdk_sys_rx_burst(self.port, 0, frames.as_mut_ptr(), max, refused) };
+        frames.truncate(usize::from(got));
+        frames
+    }
+
+    fn free_buffers(&self) -> u32 {
+        // SAFETY: the pool lives.
+        unsafe { rte_mempool_avail_count(self.pool) }
+    }
+
+    /// Takes the device away, as a port that is closed does. All buffers must be back.
+    fn close(self) {
+        let device = self.info().device;
+        // SAFETY: the port exists, and nobody uses its queues any more.
+        let stopped = unsafe { rte_eth_dev_stop(self.port) };
+        assert_eq!(stopped, 0, "{}", error_text(-stopped));
+        // SAFETY: the port is stopped; what it still held goes back to the pool.
+        let removed = unsafe { rte_dev_remove(device) };
+        assert_eq!(removed, 0, "{}", error_text(-removed));
+        assert_eq!(self.free_buffers(), BUFFERS);
+        // SAFETY: all buffers are back and no port uses the pool.
+        unsafe { rte_mempool_free(self.pool) };
+    }
+}
+
+fn find_port(name: &str) -> Option<u16> {
+    let name = CString::new(name).expect("no NUL");
+    let mut port = 0;
+    // SAFETY: the name is a text, and there is room for a number.
+    let found = unsafe { rte_eth_dev_get_port_by_name(name.as_ptr(), &mut port) };
+    (found == 0).then_some(port)
+}
+
+fn no_frame() -> dpdk_sys_frame {
+    dpdk_sys_frame::default()
+}
+
+fn bytes_of(frame: &dpdk_sys_frame) -> &[u8] {
+    // SAFETY: the shim says where the frame's bytes are, and the frame is lent to us.
+    unsafe { slice::from_raw_parts(frame.data, frame.len_bytes as usize) }
+}
+
+fn fill(frame: &mut dpdk_sys_frame, bytes: &[u8]) {
+    assert!(bytes.len() <= frame.room_bytes as usize);
+    // SAFETY: the room was compared, and the buffer is lent to us alone.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), frame.data, bytes.len()) };
+    frame.len_bytes = bytes.len() as u32;
+}
+
+fn free(frames: &[dpdk_sys_frame]) {
+    // SAFETY: the frames are lent to us, and nobody uses them after this.
+    unsafe { dpdk_sys_free_bulk(frames.as_ptr(), frames.len() as u16) };
+}
+
+/// A frame of its own length and contents for each number.
+fn sample(number: u16) -> Vec<u8> {
+    (0..60 + 17 * number)
+        .map(|at| (at ^ number << 5) as u8)
+        .collect()
+}
+
+#[test]
+fn a_burst_is_sent_and_received_in_the_same_buffers() {
+    let _turn = eal();
+    let device = Device::open("net_ring0", "", ROOM_BYTES);
+    let mut frames = device.alloc(BURST);
+    assert_eq!(frames.len(), usize::from(BURST));
+    for (number, frame) in (0..).zip(&mut frames) {
+        assert_eq!(
+            (frame.len_bytes, frame.room_bytes),
+            (0, u32::from(ROOM_BYTES))
+        );
+        fill(frame, &sample(number));
+    }
+    assert_eq!(device.send(&frames), BURST);
+
+    let mut refused = 0;
+    let first = device.receive(3, &mut refused);
+    let rest = device.receive(32, &mut refused);
+    assert_eq!((first.len(), rest.len(), refused), (3, 5, 0));
+    for (number, (got, sent)) in (0..).zip(first.iter().chain(&rest).zip(&frames)) {
+        assert_eq!(bytes_of(got), sample(number));
+        assert_eq!((got.mbuf, got.data), (sent.mbuf, sent.data));
+        assert_eq!(got.room_bytes, u32::from(ROOM_BYTES));
+    }
+    let stats = device.stats();
+    assert_eq!((stats.ipackets, stats.opackets), (8, 8));
+    free(&first);
+    free(&rest);
+    device.close();
+    assert_eq!(find_port("net_ring0"), None);
+}
+
+#[test]
+fn what_a_full_queue_does_not_take_stays_the_senders() {
+    let _turn = eal();
+    let device = Device::open("net_ring1", "", ROOM_BYTES);
+    let mut taken = 0;
+    let left = loop {
+        let mut frames = device.alloc(32);
+        assert_eq!(frames.len(), 32, "the queue took every buffer there is");
+        for frame in &mut frames {
+            fill(frame, &sample(0));
+        }
+        let sent = usize::from(device.send(&frames));
+        taken += sent;
+        if sent < frames.len() {
+            break frames.split_off(sent);
+        }
+    };
+    assert_eq!(
+        device.free_buffers() as usize + taken + left.len(),
+        BUFFERS as usize
+    );
+    free(&left);
+
+    let mut refused = 0;
+    let mut received = 0;
+    loop {
+        let frames = device.receive(32, &mut refused);
+        if frames.is_empty() {
+            break;
+        }
+        received += frames.len();
+        free(&frames);
+    }
+    assert_eq!((received, refused), (taken, 0));
+    device.close();
+}
+
+#[test]
+fn a_driver_that_fills_buffers_says_how_long_the_frames_are() {
+    let _turn = eal();
+    let device = Device::open("net_null0", ",size=1500,copy=1", ROOM_BYTES);
+    let mut refused = 0;
+    let frames = device.receive(BURST, &mut refused);
+    assert_eq!((frames.len(), refused), (usize::from(BURST), 0));
+    assert!(frames.iter().all(|frame| frame.len_bytes == 1500));
+    // It takes everything, and gives it back to the pool.
+    assert_eq!(device.send(&frames), BURST);
+    device.close();
+}
+
+#[test]
+fn a_frame_in_pieces_is_refused_and_counted() {
+    let _turn = eal();
+    let path = std::env::temp_dir().join(format!("dpdk-sys-{}.pcap", std::process::id()));
+    fs::write(&path, capture(&[&sample(1), &vec![7; 3000], &sample(2)])).expect("a capture file");
+    let device = Device::open("net_pcap0", &format!(",rx_pcap={}", path.display()), 1024);
+    let mut refused = 0;
+    let frames = device.receive(BURST, &mut refused);
+    fs::remove_file(&path).expect("the capture file");
+    let lengths: Vec<u32> = frames.iter().map(|frame| frame.len_bytes).collect();
+    assert_eq!((lengths.as_slice(), refused), ([77, 94].as_slice(), 1));
+    assert_eq!(bytes_of(&frames[1]), sample(2));
+    free(&frames);
+    device.close();
+}
+
+/// A capture file of Ethernet frames, in the classic format and this machine's byte order.
+fn capture(frames: &[&[u8]]) -> Vec<u8> {
+    let mut file = Vec::new();
+    for word in [0xA1B2_C3D4_u32, 2 | 4 << 16, 0, 0, 65535, 1] {
+        file.extend_from_slice(&word.to_ne_bytes());
+    }
+    for frame in frames {
+        let bytes = frame.len() as u32;
+        for word in [0, 0, bytes, bytes] {
+            file.extend_from_slice(&word.to_ne_bytes());
+        }
+        file.extend_from_slice(frame);
+    }
+    file
+}
+
+#[test]
+fn a_pool_lists_its_buffers_where_they_are_lent() {
+    let _turn = eal();
+    let device = Device::open("net_null1", ",no-rx=1", ROOM_BYTES);
+    let mut listed = vec![no_frame(); BUFFERS as usize];
+    // SAFETY: the pool lives and has no buffer lent out; there is room for all of them.
+    let count = unsafe { dpdk_sys_pool_frames(device.pool, listed.as_mut_ptr(), BUFFERS) };
+    assert_eq!(count, BUFFERS);
+    // SAFETY: the same, with room for fewer.
+    let count = unsafe { dpdk_sys_pool_frames(device.pool, listed.as_mut_ptr(), 1) };
+    assert_eq!(count, BUFFERS);
+
+    let mut lent = device.alloc(BURST);
+    lent.extend(device.alloc(BURST));
+    for frame in &lent {
+        let listed = listed.iter().find(|listed| listed.mbuf == frame.mbuf);
+        let listed = listed.expect("every buffer is listed");
+        assert_eq!(
+            (listed.data, listed.len_bytes, listed.room_bytes),
+            (frame.data, frame.len_bytes, frame.room_bytes)
+        );
+    }
+    free(&lent[..8]);
+    free(&lent[8..]);
+    device.close();
+}
+
+#[test]
+fn a_pool_lends_all_or_none() {
+    let _turn = eal();
+    let device = Device::open("net_null2", ",no-rx=1", ROOM_BYTES);
+    let mut lent = Vec::new();
+    for _ in 0..BUFFERS / 32 {
+        lent.push(device.alloc(32));
+    }
+    assert_eq!(device.free_buffers(), 31);
+    assert!(device.alloc(32).is_empty());
+    lent.push(device.alloc(31));
+    assert!(device.alloc(1).is_empty());
+    let lent_buffers: usize = lent.iter().map(Vec::len).sum();
+    assert_eq!(lent_buffers, BUFFERS as usize);
+    lent.iter().for_each(|frames| free(frames));
+    device.close();
+}
+
+#[test]
+fn a_registered_thread_has_an_lcore_until_it_leaves() {
+    let _turn = eal();
+    let seen = thread::spawn(|| {
+        // SAFETY: reads a variable of the calling thread.
+        let lcore = || unsafe { dpdk_sys_lcore_id() };
+        let before = lcore();
+        // SAFETY: EAL runs, and this thread was not registered.
+        let registered = unsafe { rte_thread_register() };
+        let between = lcore();
+        // SAFETY: the thread is registered.
+        unsafe { rte_thread_unregister() };
+        (before, registered, between < u32::MAX, lcore())
+    });
+    let seen = seen.join().expect("the thread");
+    assert_eq!(seen, (u32::MAX, 0, true, u32::MAX));
+}
+
+/// Counts messages in the number that is its context.
+extern "C" fn count_message(context: *mut c_void, _: c_int, _: *const c_char, _: usize) {
+    // SAFETY: the sink comes with a `Mutex<u32>` that lives for ever.
+    let count = unsafe { &*context.cast::<Mutex<u32>>() };
+    if let Ok(mut count) = count.lock() {
+        *count += 1;
+    }
+}
+
+fn probe_what_does_not_exist() {
+    // SAFETY: EAL runs (callers hold its turn), and no other thread adds devices.
+    let probed = unsafe { rte_dev_probe(c"net_nosuch0".as_ptr()) };
+    assert!(probed < 0);
+}
+
+#[test]
+fn the_log_goes_to_one_sink_at_a_time() {
+    static COUNT: Mutex<u32> = Mutex::new(0);
+    let _turn = eal();
+    let kept = || LOG.lock().expect("the log").len();
+    let counted = || *COUNT.lock().expect("the count");
+    let before = kept();
+    let context = ptr::from_ref(&COUNT).cast_mut().cast();
+    // SAFETY: the sink may be called by any thread, and its context lives for ever.
+    assert_eq!(unsafe { dpdk_sys_log_to(Some(count_message), context) }, 0);
+    probe_what_does_not_exist();
+    assert_eq!(kept(), before);
+    let messages = counted();
+    assert!(messages > 0);
+
+    // SAFETY: the sink may be called by any thread, and its context is not used.
+    let back = unsafe { dpdk_sys_log_to(Some(keep_message), ptr::null_mut()) };
+    assert_eq!(back, 0);
+    probe_what_does_not_exist();
+    assert_eq!((kept() - before, counted()), (messages as usize, messages));
+}
+
+#[test]
+fn a_device_that_does_not_exist_says_so_in_the_log() {
+    let _turn = eal();
+    probe_what_does_not_exist();
+    let log = LOG.lock().expect("the log");
+    let (level, _) = log
+        .iter()
+        .find(|(_, text)| text.contains("net_nosuch0"))
+        .expect("a message about the device");
+    assert_eq!(*level, RTE_LOG_ERR as i32);
+    assert!(log.iter().all(|(_, text)| text.ends_with('\n')));
+}
