@@ -11,6 +11,7 @@
 //! | [`mempool`] | a fixed number of equal buffers in one mapping |
 //! | [`ring`] | a ring of values from one thread to another |
 //! | [`af_packet`] | the driver for a network interface, through a packet socket with mapped rings |
+//! | [`af_xdp`] | the driver for a network interface, past the kernel's network stack |
 //! | [`mapping`] | mapped memory, unmapped on drop |
 //! | [`shm`] | driver: an Ethernet segment in shared memory, between processes |
 //! | [`wake`] | sleeping on a port's [`WakeSource`], and waking the sleeper |
@@ -20,6 +21,7 @@
 //! | `sync` | the one door to atomics (loom's under its cfg) |
 
 pub mod af_packet;
+pub mod af_xdp;
 #[cfg(any(test, feature = "conformance"))]
 #[doc(hidden)]
 pub mod conformance;

@@ -1,15 +1,15 @@
-//! For which addresses the interface receives, and which of its frames pass the filter.
+//! For which addresses the interface receives: those of `af_packet`, and of other drivers on interfaces.
 
 use std::io;
 
+use super::SEGMENT_BROADCAST;
 use super::config::{AfPacketConfig, AfPacketError, Promiscuous, is_station};
 use super::socket::{Interface, Socket};
-use super::{SEGMENT_BROADCAST, filter};
 use crate::port::MacBytes;
 
 /// The addresses of a port.
 #[derive(Debug)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     ethertypes: Vec<u16>,
     /// Those besides the station's.
     others: Vec<MacBytes>,
@@ -25,7 +25,7 @@ fn os(call: &'static str) -> impl Fn(io::Error) -> AfPacketError {
 }
 
 impl Addresses {
-    pub(super) fn new(config: &AfPacketConfig, interface: Interface) -> Self {
+    pub(crate) fn new(config: &AfPacketConfig, interface: Interface) -> Self {
         let own = config.interface_address.then_some(interface.mac);
         let others = [SEGMENT_BROADCAST].into_iter().chain(own);
         Self {
@@ -38,18 +38,22 @@ impl Addresses {
         }
     }
 
-    /// Lets frames to this station and to the other addresses pass, and nothing else.
-    pub(super) fn filter(&self, socket: &Socket, station: MacBytes) -> io::Result<()> {
-        let all: Vec<MacBytes> = [station].into_iter().chain(self.others.clone()).collect();
-        socket.attach_filter(&mut filter::program(&self.ethertypes, &all))
+    /// EtherTypes that are received.
+    pub(crate) fn ethertypes(&self) -> &[u16] {
+        &self.ethertypes
+    }
+
+    /// Every address that is received for, with this one as the station's.
+    pub(crate) fn with_station(&self, station: MacBytes) -> Vec<MacBytes> {
+        [station].into_iter().chain(self.others.clone()).collect()
     }
 
     /// Makes the interface receive for the station and the other addresses.
-    pub(super) fn join(&mut self, socket: &Socket, station: MacBytes) -> Result<(), AfPacketError> {
+    pub(crate) fn join(&mut self, socket: &Socket, station: MacBytes) -> Result<(), AfPacketError> {
         if self.permitted == Promiscuous::Always {
             return self.ask_for_all(socket);
         }
-        for mac in [station].into_iter().chain(self.others.clone()) {
+        for mac in self.with_station(station) {
             if let Err(source) = self.ask_for(socket, mac) {
                 if self.permitted == Promiscuous::Auto {
                     return self.ask_for_all(socket);
@@ -64,13 +68,15 @@ impl Addresses {
         Ok(())
     }
 
-    /// Receives for the station `to` from now on, and no more for `from`. After an error all
-    /// is as before.
-    pub(super) fn change(
+    /// Receives for the station `to` from now on, and no more for `from`; `filter` makes the
+    /// kernel hand over frames with these EtherTypes to these addresses, and nothing else.
+    /// After an error all is as before.
+    pub(crate) fn change(
         &mut self,
         socket: &Socket,
         from: MacBytes,
         to: MacBytes,
+        filter: impl FnOnce(&[u16], &[MacBytes]) -> io::Result<()>,
     ) -> io::Result<()> {
         if !is_station(to) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -81,7 +87,7 @@ impl Addresses {
             }
             self.ask_for_all(socket).map_err(|_| refused)?;
         }
-        if let Err(refused) = self.filter(socket, to) {
+        if let Err(refused) = filter(&self.ethertypes, &self.with_station(to)) {
             self.ask_no_more_for(socket, to);
             return Err(refused);
         }

@@ -78,7 +78,7 @@ impl AfPacketConfig {
     }
 
     /// Refuses what no interface could be opened with.
-    pub(super) fn check(&self) -> Result<(), AfPacketError> {
+    pub(crate) fn check(&self) -> Result<(), AfPacketError> {
         let refuse = |key, reason| Err(AfPacketError::BadConfig { key, reason });
         if !is_station(self.mac) {
             return refuse("mac", "must be a unicast address");

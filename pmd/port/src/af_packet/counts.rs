@@ -1,5 +1,6 @@
 //! What a port counts.
 
+use super::link::LinkWatch;
 use crate::port::{Counter, PortStats};
 
 /// What happened since the port was opened.
@@ -23,12 +24,11 @@ pub(super) struct Counts {
     pub(super) tx_kicks: u64,
     pub(super) tx_busy: u64,
     pub(super) foreign_mbufs: u64,
-    pub(super) link_changes: u64,
 }
 
 impl Counts {
     /// The counters under their names.
-    pub(super) fn stats(&self, link_up: bool) -> PortStats {
+    pub(super) fn stats(&self, link: &LinkWatch) -> PortStats {
         let counters = [
             ("drop_rx_ring_full", self.drop_rx_ring_full),
             ("drop_rx_too_long", self.drop_rx_too_long),
@@ -44,8 +44,8 @@ impl Counts {
             ("tx_kicks", self.tx_kicks),
             ("tx_busy", self.tx_busy),
             ("foreign_mbufs", self.foreign_mbufs),
-            ("link_changes", self.link_changes),
-            ("link_up", link_up.into()),
+            ("link_changes", link.changes()),
+            ("link_up", link.now().running.into()),
         ];
         PortStats {
             rx_frames: self.rx_frames,

@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use super::addresses::Addresses;
 use super::counts::Counts;
+use super::filter;
+use super::link::LinkWatch;
 use super::rx::{ETHERNET_HEADER_BYTES, Received, RxDrop, RxRing};
-use super::socket::{Interface, Link, Socket};
+use super::socket::Socket;
 use super::tx::{Taken, TxRing};
 use crate::mapping::Mapping;
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::mempool::Mempool;
-use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortFailure, PortStats, WakeSource};
+use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
 
 /// The longest FCoE frame, untagged and without FCS.
 const MAX_FRAME_BYTES: u32 = 2172;
@@ -33,16 +35,13 @@ pub struct AfPacketPort {
     pub(super) socket: Socket,
     /// Both rings, receive first.
     pub(super) memory: ManuallyDrop<Mapping>,
-    pub(super) interface: Interface,
     pub(super) addresses: Addresses,
-    pub(super) link: Link,
-    /// A failure that was not told yet.
-    pub(super) untold: Option<PortFailure>,
+    pub(super) link: LinkWatch,
     pub(super) counts: Counts,
 }
 
 /// The longest frame for an MTU.
-pub(super) fn frame_bytes(mtu_bytes: u32) -> u32 {
+pub(crate) fn frame_bytes(mtu_bytes: u32) -> u32 {
     mtu_bytes
         .saturating_add(ETHERNET_HEADER_BYTES)
         .min(MAX_FRAME_BYTES)
@@ -52,7 +51,7 @@ impl AfPacketPort {
     /// True if the interface was up and its other end there when
     /// [`Port::upkeep`] looked last.
     pub fn link_up(&self) -> bool {
-        self.link.running
+        self.link.now().running
     }
 
     /// Sends one buffer, or drops and counts it.
@@ -65,7 +64,7 @@ impl AfPacketPort {
         self.counts.tx_bytes += u64::from(len_bytes);
         let reason = if len_bytes < ETHERNET_HEADER_BYTES {
             &mut self.counts.drop_tx_runt
-        } else if len_bytes > frame_bytes(self.link.mtu_bytes) {
+        } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
             &mut self.counts.drop_tx_too_long
         } else if let Some(index) = self.tx.lent_index(&mbuf) {
             if !to_self {
@@ -104,7 +103,7 @@ impl AfPacketPort {
         }
         if self.tx.ready() {
             self.counts.tx_busy += 1;
-            if !self.link.running {
+            if !self.link.now().running {
                 self.counts.drop_tx_link_down += self.tx.abandon();
             }
         }
@@ -114,32 +113,9 @@ impl AfPacketPort {
     /// send, which it does only if they exceed an MTU that was lowered.
     #[cold]
     fn count_skipped(&mut self, taken: &Taken) {
-        self.look_at_link();
-        let limit_bytes = frame_bytes(self.link.mtu_bytes);
+        self.link.look(&self.socket);
+        let limit_bytes = frame_bytes(self.link.now().mtu_bytes);
         self.counts.drop_tx_too_long += self.tx.taken_above(taken, limit_bytes);
-    }
-
-    /// Asks the interface for its state. One that is gone is down, and one that was taken
-    /// down has failed; that its other end is silent is the network's business.
-    fn look_at_link(&mut self) {
-        let (link, failure) = match self.socket.link(self.interface.index) {
-            Ok(link) => (link, PortFailure::InterfaceDown),
-            Err(_) => {
-                let gone = Link {
-                    up: false,
-                    running: false,
-                    ..self.link
-                };
-                (gone, PortFailure::InterfaceRemoved)
-            }
-        };
-        if self.link.up && !link.up {
-            self.untold = Some(failure);
-        }
-        if link.running != self.link.running {
-            self.counts.link_changes += 1;
-        }
-        self.link = link;
     }
 
     /// Counts a frame that the receive ring handed out; `None` if it is dropped.
@@ -245,11 +221,7 @@ impl Port for AfPacketPort {
     }
 
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
-        let Some(failure) = self.untold.take() else {
-            return false;
-        };
-        out.push(PortEvent::Failed(failure));
-        true
+        self.link.tell(out)
     }
 
     fn arm(&mut self) -> WakeSource {
@@ -263,13 +235,17 @@ impl Port for AfPacketPort {
     fn disarm(&mut self) {}
 
     fn stats(&self) -> PortStats {
-        self.counts.stats(self.link.running)
+        self.counts.stats(&self.link)
     }
 
     fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
         let from = self.capabilities.mac;
         if mac != from {
-            self.addresses.change(&self.socket, from, mac)?;
+            self.addresses
+                .change(&self.socket, from, mac, |ethertypes, destinations| {
+                    let mut program = filter::program(ethertypes, destinations);
+                    self.socket.attach_filter(&mut program)
+                })?;
             self.capabilities.mac = mac;
         }
         Ok(())
@@ -280,7 +256,7 @@ impl Port for AfPacketPort {
         if let Ok(frames) = self.socket.take_ring_full() {
             self.counts.drop_rx_ring_full += frames;
         }
-        self.look_at_link();
+        self.link.look(&self.socket);
         if self.tx.ready() {
             self.kick();
         }

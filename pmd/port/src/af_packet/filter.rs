@@ -10,7 +10,7 @@ use libc::sock_filter;
 use crate::port::MacBytes;
 
 /// EtherType of an 802.1Q tag.
-pub(super) const ETHERTYPE_VLAN: u16 = 0x8100;
+pub(crate) const ETHERTYPE_VLAN: u16 = 0x8100;
 
 const LOAD_U16: u16 = (libc::BPF_LD | libc::BPF_H | libc::BPF_ABS) as u16;
 const LOAD_U32: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;

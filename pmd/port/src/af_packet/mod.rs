@@ -46,19 +46,24 @@
 //! | `link_changes` | how often the link was found up or down when it was not before |
 //! | `link_up` | 1 while the link is up as of the last [`Port::upkeep`](crate::Port::upkeep), else 0 |
 
-mod addresses;
+pub(crate) mod addresses;
 mod config;
 mod counts;
 mod driver;
 mod filter;
+pub(crate) mod link;
 mod open;
 mod rx;
 mod slots;
-mod socket;
+pub(crate) mod socket;
 mod tx;
 
 pub use config::{AfPacketConfig, AfPacketError, Promiscuous};
 pub use driver::AfPacketPort;
+pub(crate) use driver::frame_bytes;
+pub(crate) use filter::ETHERTYPE_VLAN;
+pub(crate) use open::{find_interface, open_socket};
+pub(crate) use rx::ETHERNET_HEADER_BYTES;
 
 use crate::port::MacBytes;
 

@@ -9,6 +9,8 @@ use super::addresses::Addresses;
 use super::config::{AfPacketConfig, AfPacketError};
 use super::counts::Counts;
 use super::driver::{AfPacketPort, frame_bytes};
+use super::filter;
+use super::link::LinkWatch;
 use super::rx::RxRing;
 use super::slots::Slots;
 use super::socket::{Interface, Link, Socket};
@@ -32,7 +34,7 @@ fn os(call: &'static str) -> impl Fn(io::Error) -> AfPacketError {
 }
 
 /// Opens the socket; without protocol it receives nothing yet.
-fn open_socket() -> Result<Socket, AfPacketError> {
+pub(crate) fn open_socket() -> Result<Socket, AfPacketError> {
     Socket::open().map_err(|source| match source.raw_os_error() {
         Some(libc::EPERM | libc::EACCES) => AfPacketError::NotPermitted,
         _ => os("opening a packet socket")(source),
@@ -40,7 +42,10 @@ fn open_socket() -> Result<Socket, AfPacketError> {
 }
 
 /// Finds the interface and refuses one that cannot carry our frames.
-fn find_interface(socket: &Socket, name: &str) -> Result<(Interface, Link), AfPacketError> {
+pub(crate) fn find_interface(
+    socket: &Socket,
+    name: &str,
+) -> Result<(Interface, Link), AfPacketError> {
     let interface = name.to_owned();
     if name.len() > NAME_MAX_BYTES {
         return Err(AfPacketError::NameTooLong { interface });
@@ -121,8 +126,9 @@ impl AfPacketPort {
         let (interface, link) = find_interface(&socket, &config.interface)?;
         let max_frame_bytes = frame_bytes(link.mtu_bytes);
         let mut addresses = Addresses::new(&config, interface);
-        addresses
-            .filter(&socket, config.mac)
+        let destinations = addresses.with_station(config.mac);
+        socket
+            .attach_filter(&mut filter::program(addresses.ethertypes(), &destinations))
             .map_err(os("attaching the receive filter"))?;
         let (rx, tx, memory) = make_rings(&socket, &config, max_frame_bytes)?;
         socket
@@ -158,10 +164,8 @@ impl AfPacketPort {
             self_queue: VecDeque::with_capacity(SELF_FRAMES as usize),
             socket,
             memory: ManuallyDrop::new(memory),
-            interface,
             addresses,
-            link,
-            untold: None,
+            link: LinkWatch::new(interface.index, link),
             counts: Counts::default(),
         })
     }

@@ -10,7 +10,7 @@ use super::slots::{Geometry, RX_FRAME_OFFSET_BYTES, RxHeader, Slots};
 use crate::mbuf::Mbuf;
 
 /// Destination, source, EtherType.
-pub(super) const ETHERNET_HEADER_BYTES: u32 = 14;
+pub(crate) const ETHERNET_HEADER_BYTES: u32 = 14;
 /// An 802.1Q tag in a frame: its EtherType and the tag control information.
 const TAG_BYTES: u32 = 4;
 /// The VLAN identifier in the tag control information; zero says that the

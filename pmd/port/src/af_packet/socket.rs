@@ -8,31 +8,75 @@ use crate::port::MacBytes;
 
 /// What an interface says about itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Interface {
-    pub(super) index: i32,
-    pub(super) mac: MacBytes,
-    pub(super) ethernet: bool,
+pub(crate) struct Interface {
+    pub(crate) index: i32,
+    pub(crate) mac: MacBytes,
+    pub(crate) ethernet: bool,
 }
 
 /// What of an interface may change while a port is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Link {
+pub(crate) struct Link {
     /// Brought up by the administrator.
-    pub(super) up: bool,
+    pub(crate) up: bool,
     /// Up, and the other end of the wire is there.
-    pub(super) running: bool,
-    pub(super) mtu_bytes: u32,
+    pub(crate) running: bool,
+    pub(crate) mtu_bytes: u32,
 }
 
 /// A raw packet socket that receives nothing until it is bound.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(crate) struct Socket(OwnedFd);
 
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+/// What a system call returned, or why it failed.
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
     Ok(result)
+}
+
+/// Sets an option of a socket, whose C type the caller knows.
+pub(crate) fn set_option<T>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe one live value; callers
+    // give each option the C type that it takes.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (value as *const T).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })?;
+    Ok(())
+}
+
+/// Reads an option of a socket, whose C type the caller knows.
+pub(crate) fn option<T>(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: &mut T,
+) -> io::Result<()> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the pointer and the length describe one live value; callers
+    // give each option the C type that it fills.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (value as *mut T).cast(),
+            &mut len,
+        )
+    })?;
+    Ok(())
 }
 
 fn empty_request() -> libc::ifreq {
@@ -42,7 +86,7 @@ fn empty_request() -> libc::ifreq {
 
 impl Socket {
     /// Opens the socket. Protocol 0 keeps frames out until the filter is in place.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: takes three integers and touches no memory of ours.
         let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
@@ -51,7 +95,7 @@ impl Socket {
     }
 
     /// Looks an interface up; the name has at most 15 bytes and no NUL.
-    pub(super) fn interface(&self, name: &str) -> io::Result<Interface> {
+    pub(crate) fn interface(&self, name: &str) -> io::Result<Interface> {
         let mut request = empty_request();
         for (to, &from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
             *to = from as libc::c_char;
@@ -74,7 +118,7 @@ impl Socket {
     }
 
     /// Asks for what may have changed. By index, since a name may change too.
-    pub(super) fn link(&self, index: i32) -> io::Result<Link> {
+    pub(crate) fn link(&self, index: i32) -> io::Result<Link> {
         let mut request = empty_request();
         request.ifr_ifru.ifru_ifindex = index;
         self.ioctl(libc::SIOCGIFNAME, &mut request)?;
@@ -101,7 +145,7 @@ impl Socket {
     }
 
     /// Attaches the filter program.
-    pub(super) fn attach_filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
+    pub(crate) fn attach_filter(&self, program: &mut [libc::sock_filter]) -> io::Result<()> {
         let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let value = libc::sock_fprog {
             len,
@@ -111,7 +155,7 @@ impl Socket {
     }
 
     /// Sets an option of level SOL_PACKET that is a plain number.
-    pub(super) fn set_packet_option(
+    pub(crate) fn set_packet_option(
         &self,
         option: libc::c_int,
         value: libc::c_int,
@@ -120,7 +164,7 @@ impl Socket {
     }
 
     /// Makes the kernel allocate a ring.
-    pub(super) fn make_ring(
+    pub(crate) fn make_ring(
         &self,
         option: libc::c_int,
         request: &libc::tpacket_req,
@@ -130,7 +174,7 @@ impl Socket {
 
     /// Asks for room for this much unsent data. Less room only means that a
     /// burst takes several system calls, so refusals do not matter.
-    pub(super) fn ask_for_send_room(&self, bytes: usize) {
+    pub(crate) fn ask_for_send_room(&self, bytes: usize) {
         let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
         let forced = self.set_option(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
         if forced.is_err() {
@@ -140,12 +184,12 @@ impl Socket {
 
     /// Makes the interface receive for an address, or for all of them; ends
     /// with the socket.
-    pub(super) fn join(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
+    pub(crate) fn join(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
         self.membership(libc::PACKET_ADD_MEMBERSHIP, index, kind, mac)
     }
 
     /// Takes back one [`Socket::join`] of the same kind and address.
-    pub(super) fn leave(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
+    pub(crate) fn leave(&self, index: i32, kind: libc::c_int, mac: MacBytes) -> io::Result<()> {
         self.membership(libc::PACKET_DROP_MEMBERSHIP, index, kind, mac)
     }
 
@@ -168,23 +212,12 @@ impl Socket {
     }
 
     fn set_option<T>(&self, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
-        // SAFETY: the pointer and the length describe one live value; callers
-        // give each option the C type that it takes.
-        check(unsafe {
-            libc::setsockopt(
-                self.0.as_raw_fd(),
-                level,
-                option,
-                (value as *const T).cast(),
-                size_of::<T>() as libc::socklen_t,
-            )
-        })?;
-        Ok(())
+        set_option(self.0.as_fd(), level, option, value)
     }
 
     /// Binds to every protocol of an interface: only so does the kernel show
     /// frames that other programs of this host send.
-    pub(super) fn bind(&self, index: i32) -> io::Result<()> {
+    pub(crate) fn bind(&self, index: i32) -> io::Result<()> {
         let address = libc::sockaddr_ll {
             sll_family: libc::AF_PACKET as u16,
             sll_protocol: (libc::ETH_P_ALL as u16).to_be(),
@@ -208,7 +241,7 @@ impl Socket {
     /// Makes the kernel send what stands ready in the ring; returns how many
     /// bytes it took.
     #[inline]
-    pub(super) fn kick(&self) -> io::Result<usize> {
+    pub(crate) fn kick(&self) -> io::Result<usize> {
         // SAFETY: no buffer and no address are passed: a socket with a send
         // ring takes its frames from there.
         let sent = unsafe {
@@ -225,7 +258,7 @@ impl Socket {
     }
 
     /// Frames that found the receive ring full since the last call.
-    pub(super) fn take_ring_full(&self) -> io::Result<u64> {
+    pub(crate) fn take_ring_full(&self) -> io::Result<u64> {
         let mut stats = libc::tpacket_stats {
             tp_packets: 0,
             tp_drops: 0,
@@ -236,7 +269,7 @@ impl Socket {
 
     /// Takes the error that waits at the socket, since poll(2) returns at once
     /// while there is one.
-    pub(super) fn take_error(&self) {
+    pub(crate) fn take_error(&self) {
         let mut error: libc::c_int = 0;
         // Always succeeds on an open socket, and the error itself (the
         // interface went down) shows at the next frame sent.
@@ -244,19 +277,7 @@ impl Socket {
     }
 
     fn option<T>(&self, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
-        let mut len = size_of::<T>() as libc::socklen_t;
-        // SAFETY: the pointer and the length describe one live value; callers
-        // give each option the C type that it fills.
-        check(unsafe {
-            libc::getsockopt(
-                self.0.as_raw_fd(),
-                level,
-                option,
-                (value as *mut T).cast(),
-                &mut len,
-            )
-        })?;
-        Ok(())
+        self::option(self.0.as_fd(), level, option, value)
     }
 }
 

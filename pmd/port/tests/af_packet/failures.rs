@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::*;
-use crate::netns::drop_capabilities_of_this_thread;
+use crate::netns::keep_capabilities_of_this_thread;
 use pmd_port::af_packet::AfPacketError;
 use pmd_port::wake::Slept;
 use pmd_port::{PortEvent, PortFailure};
@@ -66,7 +66,7 @@ fn without_the_capability_the_refusal_names_it() {
         || {
             let wire = wire(1500);
             let error = wire.left.run(|| {
-                drop_capabilities_of_this_thread();
+                keep_capabilities_of_this_thread(&[]);
                 AfPacketPort::open(left_config()).expect_err("no permission")
             });
             assert!(matches!(error, AfPacketError::NotPermitted));

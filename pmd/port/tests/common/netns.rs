@@ -8,28 +8,6 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-/// Runs a test body as root; without root, the test once more as the root of
-/// a user namespace of its own.
-pub(crate) fn as_root(test: &str, body: impl FnOnce()) {
-    // SAFETY: takes nothing and always succeeds.
-    if unsafe { libc::geteuid() } == 0 {
-        return body();
-    }
-    let program = std::env::current_exe().expect("the path of this program");
-    let output = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net", "--"])
-        .arg(program)
-        .args(["--exact", test, "--nocapture"])
-        .output()
-        .expect("these tests need root, or `unshare` to become root of a user namespace");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "these tests need root or unprivileged user namespaces:\n{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 fn check(result: libc::c_int, what: &str) {
     assert_eq!(result, 0, "{what}: {}", io::Error::last_os_error());
 }
@@ -97,11 +75,19 @@ pub(crate) struct Wire {
 impl Wire {
     /// Makes the wire; both ends are up, but may need a moment until they carry frames.
     pub(crate) fn new(mtu_bytes: u32) -> Self {
+        Self::with_queues(mtu_bytes, 1)
+    }
+
+    /// Makes a wire whose ends have several queues each way.
+    pub(crate) fn with_queues(mtu_bytes: u32, queues: u32) -> Self {
         let wire = Self {
             left: Namespace::new(),
             right: Namespace::new(),
         };
-        wire.left.ip("link add left type veth peer name right");
+        let queues = format!("numtxqueues {queues} numrxqueues {queues}");
+        wire.left.ip(&format!(
+            "link add left {queues} type veth peer name right {queues}"
+        ));
         wire.left
             .ip(&format!("link set right netns {}", wire.right.path()));
         wire.left.ip(&format!("link set left mtu {mtu_bytes} up"));
@@ -110,13 +96,16 @@ impl Wire {
     }
 }
 
-/// A thread's wish to be without any capability, as an ordinary user's program is.
-pub(crate) fn drop_capabilities_of_this_thread() {
+/// Leaves this thread no capabilities but these, by their numbers; without any it is as an
+/// ordinary user's program.
+pub(crate) fn keep_capabilities_of_this_thread(kept: &[u32]) {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, 0];
-    let no_capabilities = [0u32; 6];
+    let all = kept.iter().fold(0u64, |all, number| all | 1 << number);
+    let (low, high) = (all as u32, (all >> 32) as u32);
+    // Effective, permitted, inheritable; the upper halves behind.
+    let sets = [low, low, 0, high, high, 0];
     // SAFETY: both arrays have the size that this version of the call reads.
-    let result =
-        unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), no_capabilities.as_ptr()) };
+    let result = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
     check(result as libc::c_int, "capset");
 }

@@ -1,0 +1,69 @@
+//! What becomes of the interface while a port on it is open.
+
+use super::socket::{Link, Socket};
+use crate::port::{PortEvent, PortFailure};
+
+/// An interface that is looked at now and then.
+#[derive(Debug)]
+pub(crate) struct LinkWatch {
+    index: i32,
+    link: Link,
+    changes: u64,
+    /// A failure that was not told yet.
+    untold: Option<PortFailure>,
+}
+
+impl LinkWatch {
+    /// Watches the interface of this index, whose link is as given.
+    pub(crate) fn new(index: i32, link: Link) -> Self {
+        Self {
+            index,
+            link,
+            changes: 0,
+            untold: None,
+        }
+    }
+
+    /// The link as of the last look.
+    #[inline]
+    pub(crate) fn now(&self) -> Link {
+        self.link
+    }
+
+    /// How often the link was found up or down when it was not before.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Asks the interface for its state. One that is gone is down, and one that was taken
+    /// down has failed; that its other end is silent is the network's business.
+    pub(crate) fn look(&mut self, socket: &Socket) {
+        let (link, failure) = match socket.link(self.index) {
+            Ok(link) => (link, PortFailure::InterfaceDown),
+            Err(_) => {
+                let gone = Link {
+                    up: false,
+                    running: false,
+                    ..self.link
+                };
+                (gone, PortFailure::InterfaceRemoved)
+            }
+        };
+        if self.link.up && !link.up {
+            self.untold = Some(failure);
+        }
+        if link.running != self.link.running {
+            self.changes += 1;
+        }
+        self.link = link;
+    }
+
+    /// Tells a failure that was not told before; false if there is none.
+    pub(crate) fn tell(&mut self, out: &mut Vec<PortEvent>) -> bool {
+        let Some(failure) = self.untold.take() else {
+            return false;
+        };
+        out.push(PortEvent::Failed(failure));
+        true
+    }
+}

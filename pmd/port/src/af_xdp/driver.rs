@@ -1,0 +1,353 @@
+//! The port itself: bursts, buffers and upkeep.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+use super::counts::{Counts, KernelCounts, Path};
+use super::queue::{Receiver, Sender};
+use super::socket::Any;
+use super::steering::Steering;
+use super::umem::{Returned, Umem};
+use crate::af_packet::addresses::Addresses;
+use crate::af_packet::link::LinkWatch;
+use crate::af_packet::socket::Socket;
+use crate::af_packet::{ETHERNET_HEADER_BYTES, ETHERTYPE_VLAN, frame_bytes};
+use crate::mbuf::{Mbuf, MbufBatch};
+use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
+
+/// An 802.1Q tag in a frame: its EtherType and the tag control information.
+const TAG_BYTES: usize = 4;
+/// The VLAN identifier in the tag control information.
+const VLAN_ID_MASK: u16 = 0x0fff;
+
+/// A port on a network interface.
+///
+/// Dropping it takes the program off the interface and closes the sockets. If
+/// the caller still holds buffers then, the memory of all of them stays mapped
+/// for the rest of the process.
+#[derive(Debug)]
+pub struct AfXdpPort {
+    pub(super) capabilities: Capabilities,
+    pub(super) steering: Steering,
+    /// Of the queues, in order; at the first one frames are sent.
+    pub(super) receivers: Box<[Receiver]>,
+    /// Chunks of each of them.
+    pub(super) rx_chunks: u32,
+    /// Which of them is looked at first next time.
+    pub(super) next_receiver: usize,
+    pub(super) sender: Sender,
+    /// Frames stand in the send ring that the kernel had not taken when we looked last.
+    pub(super) pending: bool,
+    /// The kernel refused to send, and the link was down.
+    pub(super) blocked: bool,
+    pub(super) to_self: VecDeque<Mbuf>,
+    /// What tells of all queues, if there are several.
+    pub(super) any: Option<Any>,
+    /// Holds the interface's memberships, and asks for its state.
+    pub(super) control: Socket,
+    pub(super) addresses: Addresses,
+    pub(super) link: LinkWatch,
+    pub(super) path: Path,
+    pub(super) counts: Counts,
+    /// Last, so that it outlives the sockets.
+    pub(super) umem: Umem,
+}
+
+/// What comes of a received frame.
+enum Received {
+    Frame(Mbuf),
+    Dropped,
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    let field = bytes.get(at..)?.first_chunk()?;
+    Some(u16::from_be_bytes(*field))
+}
+
+impl AfXdpPort {
+    /// True if the interface was up and its other end there when
+    /// [`Port::upkeep`] looked last.
+    pub fn link_up(&self) -> bool {
+        self.link.now().running
+    }
+
+    /// True if the interface's driver itself steers the frames, before the
+    /// kernel has spent anything on them.
+    pub fn is_native(&self) -> bool {
+        self.path.native
+    }
+
+    /// True if the interface reads and writes the port's buffers itself.
+    pub fn is_zero_copy(&self) -> bool {
+        self.path.zero_copy
+    }
+
+    /// Puts one buffer into the send ring, or drops and counts it.
+    #[inline]
+    fn submit(&mut self, mbuf: Mbuf) {
+        let bytes = mbuf.bytes();
+        let len_bytes = bytes.len() as u32;
+        self.counts.tx_frames += 1;
+        self.counts.tx_bytes += u64::from(len_bytes);
+        let reason = if len_bytes < ETHERNET_HEADER_BYTES {
+            &mut self.counts.drop_tx_runt
+        } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
+            &mut self.counts.drop_tx_too_long
+        } else if !self.umem.is_to_send(&mbuf) {
+            &mut self.counts.drop_tx_not_lent
+        } else if bytes.starts_with(&self.capabilities.mac) {
+            self.counts.tx_self += 1;
+            // Never grows: no more buffers than the queue's capacity exist.
+            return self.to_self.push_back(mbuf);
+        } else if self.blocked {
+            &mut self.counts.drop_tx_link_down
+        } else {
+            self.pending = true;
+            return self.sender.tx.push(libc::xdp_desc {
+                addr: self.umem.hand_over(&mbuf),
+                len: len_bytes,
+                options: 0,
+            });
+        };
+        *reason += 1;
+        self.free(mbuf);
+    }
+
+    /// Makes the kernel take what stands in the send ring, if it does not do so by itself.
+    fn kick(&mut self) {
+        if self.sender.tx.needs_wakeup() {
+            self.counts.tx_kicks += 1;
+            if let Err(error) = self.receivers[0].socket.wake_sender() {
+                self.note_refusal(&error);
+            }
+        }
+        self.pending = self.sender.tx.unread() > 0;
+        self.counts.tx_busy += u64::from(self.pending);
+    }
+
+    #[cold]
+    fn note_refusal(&mut self, error: &io::Error) {
+        match error.raw_os_error() {
+            // The kernel took a frame, found no other end, and dropped it.
+            Some(libc::EBUSY) => self.counts.drop_tx_link_down += 1,
+            Some(libc::ENETDOWN | libc::ENXIO) => {}
+            // No room to send for now.
+            _ => return,
+        }
+        self.look_at_link();
+        self.blocked = !self.link.now().running;
+    }
+
+    fn look_at_link(&mut self) {
+        self.link.look(&self.control);
+    }
+
+    /// Takes chunks back that were sent.
+    #[inline]
+    fn reclaim(&mut self) {
+        let mut any = false;
+        while let Some(address) = self.sender.completion.pop() {
+            self.umem.reclaim(address);
+            any = true;
+        }
+        if any {
+            self.sender.completion.release();
+        }
+    }
+
+    /// Takes the oldest frame of a queue; `None` while there is none.
+    #[inline]
+    fn take(&mut self, receiver: usize) -> Option<Received> {
+        let entry = self.receivers[receiver].rx.pop()?;
+        let Some(mbuf) = self.umem.lend_received(entry.addr, entry.len) else {
+            self.counts.drop_rx_misplaced += 1;
+            return Some(Received::Dropped);
+        };
+        if word(mbuf.bytes(), 12) == Some(ETHERTYPE_VLAN) {
+            return Some(self.untagged(mbuf));
+        }
+        Some(self.of_length(mbuf))
+    }
+
+    /// Takes a priority tag out of a frame: moves both addresses over it.
+    fn untagged(&mut self, mut mbuf: Mbuf) -> Received {
+        let in_vlan = word(mbuf.bytes(), 14).is_none_or(|control| control & VLAN_ID_MASK != 0);
+        if in_vlan || mbuf.len() < ETHERNET_HEADER_BYTES as usize + TAG_BYTES {
+            // The program lets none of these pass.
+            self.counts.drop_rx_vlan += 1;
+            self.free(mbuf);
+            return Received::Dropped;
+        }
+        mbuf.buffer_mut().copy_within(..12, TAG_BYTES);
+        self.counts.rx_priority_tagged += 1;
+        let mbuf = self.umem.without_front(mbuf, TAG_BYTES as u32);
+        self.of_length(mbuf)
+    }
+
+    #[inline]
+    fn of_length(&mut self, mbuf: Mbuf) -> Received {
+        if mbuf.len() > self.capabilities.max_frame_bytes {
+            self.counts.drop_rx_too_long += 1;
+            self.free(mbuf);
+            return Received::Dropped;
+        }
+        Received::Frame(mbuf)
+    }
+
+    /// Adds frames of one queue to the batch, until so many were looked at; returns how many
+    /// were looked at and how many were added.
+    #[inline]
+    fn receive(&mut self, receiver: usize, batch: &mut MbufBatch, most: usize) -> (usize, usize) {
+        let (mut seen, mut added) = (0, 0);
+        while seen < most
+            && let Some(received) = self.take(receiver)
+        {
+            seen += 1;
+            if let Received::Frame(mbuf) = received {
+                added += self.hand_out(mbuf, batch);
+            }
+        }
+        if seen > 0 {
+            self.receivers[receiver].rx.release();
+        }
+        (seen, added)
+    }
+
+    /// Adds a frame to the batch, which has room for it.
+    #[inline]
+    fn hand_out(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) -> usize {
+        self.counts.rx_frames += 1;
+        self.counts.rx_bytes += mbuf.len() as u64;
+        match batch.push(mbuf) {
+            Ok(()) => 1,
+            Err(mbuf) => {
+                self.free(mbuf);
+                0
+            }
+        }
+    }
+}
+
+impl Port for AfXdpPort {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    #[inline]
+    fn alloc(&mut self, _: MacBytes) -> Option<Mbuf> {
+        if let Some(mbuf) = self.umem.lend_empty() {
+            return Some(mbuf);
+        }
+        if self.pending && !self.blocked {
+            self.kick();
+        }
+        self.reclaim();
+        self.umem.lend_empty()
+    }
+
+    fn tx_burst(&mut self, batch: &mut MbufBatch) -> usize {
+        let mut taken = 0;
+        while let Some(mbuf) = batch.pop() {
+            self.submit(mbuf);
+            taken += 1;
+        }
+        if self.pending && !self.blocked {
+            self.sender.tx.publish();
+            self.kick();
+        }
+        self.reclaim();
+        taken
+    }
+
+    fn rx_burst(&mut self, batch: &mut MbufBatch, max: usize) -> usize {
+        // Frames that the kernel did not take at once must not wait for the
+        // next one to be sent.
+        if self.pending && !self.blocked {
+            self.kick();
+        }
+        let mut room = max.min(batch.room());
+        let mut added = 0;
+        while room > 0
+            && let Some(mbuf) = self.to_self.pop_front()
+        {
+            room -= 1;
+            added += self.hand_out(mbuf, batch);
+        }
+        for turn in 0..self.receivers.len() {
+            let receiver = (self.next_receiver + turn) % self.receivers.len();
+            let (seen, taken) = self.receive(receiver, batch, room);
+            room -= seen;
+            added += taken;
+            self.counts.rx_kicks += u64::from(self.receivers[receiver].wake_if_starved());
+        }
+        self.next_receiver = (self.next_receiver + 1) % self.receivers.len();
+        added
+    }
+
+    #[inline]
+    fn free(&mut self, mbuf: Mbuf) {
+        match self.umem.take_back(&mbuf) {
+            Returned::Send => {}
+            Returned::Receive(address) => {
+                let owner = self.umem.index_of(address) / u64::from(self.rx_chunks);
+                let fill = &mut self.receivers[owner as usize].fill;
+                fill.push(address);
+                fill.publish();
+            }
+            Returned::Foreign => self.counts.foreign_mbufs += 1,
+        }
+    }
+
+    fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
+        self.link.tell(out)
+    }
+
+    fn arm(&mut self) -> WakeSource {
+        if self.pending && !self.blocked {
+            self.kick();
+        }
+        let fd = match &self.any {
+            Some(any) => any.as_fd(),
+            None => self.receivers[0].socket.as_fd(),
+        };
+        WakeSource::Fd(fd.as_raw_fd())
+    }
+
+    fn disarm(&mut self) {}
+
+    fn stats(&self) -> PortStats {
+        self.counts.stats(&self.link, self.path)
+    }
+
+    fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
+        let from = self.capabilities.mac;
+        if mac != from {
+            self.addresses
+                .change(&self.control, from, mac, |ethertypes, addresses| {
+                    self.steering.change(ethertypes, addresses)
+                })?;
+            self.capabilities.mac = mac;
+        }
+        Ok(())
+    }
+
+    fn upkeep(&mut self) {
+        let mut counted = KernelCounts::default();
+        for receiver in &self.receivers {
+            // Fails for no open socket; the counts are those since it was opened.
+            if let Ok(statistics) = receiver.socket.statistics() {
+                counted.add(&statistics);
+            }
+        }
+        self.counts.kernel = counted;
+        if let Ok(frames) = self.steering.other_queues() {
+            self.counts.rx_other_queue = frames;
+        }
+        self.look_at_link();
+        self.blocked &= !self.link.now().running;
+        if self.pending && !self.blocked {
+            self.kick();
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A queue of the interface: its socket and rings.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use libc::{xdp_desc, xdp_ring_offset};
+
+use super::ring::{Consumer, Producer, ring_bytes};
+use super::socket::XdpSocket;
+use super::umem::Umem;
+use crate::mapping::Mapping;
+
+/// Where frames come in.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) socket: XdpSocket,
+    /// Received frames.
+    pub(super) rx: Consumer<xdp_desc>,
+    /// Chunks for frames to come.
+    pub(super) fill: Producer<u64>,
+}
+
+/// Where frames go out: at the first queue only, which keeps them in order.
+#[derive(Debug)]
+pub(super) struct Sender {
+    /// Frames to send.
+    pub(super) tx: Producer<xdp_desc>,
+    /// Chunks whose frames were sent.
+    pub(super) completion: Consumer<u64>,
+}
+
+fn map<T>(
+    socket: &XdpSocket,
+    page_offset: u64,
+    offsets: &xdp_ring_offset,
+    entries: u32,
+) -> io::Result<Mapping> {
+    Mapping::shared(
+        socket.as_fd(),
+        page_offset,
+        ring_bytes::<T>(offsets, entries),
+    )
+}
+
+impl Receiver {
+    /// Makes the rings for `entries` chunks, of which each queue has that many, and hands over
+    /// those of the queue that is the `index`-th of the port.
+    pub(super) fn new(
+        socket: XdpSocket,
+        umem: &Umem,
+        entries: u32,
+        index: u32,
+    ) -> io::Result<Self> {
+        socket.make_ring(libc::XDP_UMEM_FILL_RING, entries)?;
+        socket.make_ring(libc::XDP_RX_RING, entries)?;
+        let offsets = socket.ring_offsets()?;
+        let page_offset = libc::XDP_PGOFF_RX_RING as u64;
+        let rx = map::<xdp_desc>(&socket, page_offset, &offsets.rx, entries)?;
+        let page_offset = libc::XDP_UMEM_PGOFF_FILL_RING;
+        let fill = map::<u64>(&socket, page_offset, &offsets.fr, entries)?;
+        // SAFETY: the kernel's ring of received frames with its offsets and length, just mapped for this value.
+        let rx = unsafe { Consumer::new(rx, &offsets.rx, entries) };
+        // SAFETY: the kernel's fill ring with its offsets and length, just mapped for this value.
+        let mut fill = unsafe { Producer::new(fill, &offsets.fr, entries) };
+        for chunk in index * entries..(index + 1) * entries {
+            fill.push(umem.address(chunk));
+        }
+        fill.publish();
+        Ok(Self { socket, rx, fill })
+    }
+
+    /// Makes the driver of the interface go on that stopped for want of chunks.
+    #[inline]
+    pub(super) fn wake_if_starved(&self) -> bool {
+        let starved = self.fill.needs_wakeup() && self.fill.unread() > 0;
+        if starved {
+            self.socket.wake_receiver();
+        }
+        starved
+    }
+}
+
+impl Sender {
+    /// Makes the rings for `entries` chunks.
+    pub(super) fn new(socket: &XdpSocket, entries: u32) -> io::Result<Self> {
+        socket.make_ring(libc::XDP_UMEM_COMPLETION_RING, entries)?;
+        socket.make_ring(libc::XDP_TX_RING, entries)?;
+        let offsets = socket.ring_offsets()?;
+        let page_offset = libc::XDP_PGOFF_TX_RING as u64;
+        let tx = map::<xdp_desc>(socket, page_offset, &offsets.tx, entries)?;
+        let page_offset = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
+        let completion = map::<u64>(socket, page_offset, &offsets.cr, entries)?;
+        // SAFETY: the kernel's send ring with its offsets and length, just mapped for this value.
+        let tx = unsafe { Producer::new(tx, &offsets.tx, entries) };
+        // SAFETY: the kernel's completion ring with its offsets and length, just mapped for this value.
+        let completion = unsafe { Consumer::new(completion, &offsets.cr, entries) };
+        Ok(Self { tx, completion })
+    }
+
+    /// For a queue that nothing is sent by: the kernel wants the ring all the same.
+    pub(super) fn none(socket: &XdpSocket) -> io::Result<()> {
+        socket.make_ring(libc::XDP_UMEM_COMPLETION_RING, 1)
+    }
+}

@@ -1,0 +1,196 @@
+//! The system calls of the driver: a socket whose frames lie in this process's memory.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::af_packet::socket::{check, option, set_option};
+use crate::mapping::Mapping;
+
+/// A socket of the family AF_XDP.
+#[derive(Debug)]
+pub(super) struct XdpSocket(OwnedFd);
+
+impl XdpSocket {
+    pub(super) fn open() -> io::Result<Self> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        // SAFETY: takes three integers and touches no memory of ours.
+        let fd = check(unsafe { libc::socket(libc::AF_XDP, kind, 0) })?;
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn set<T>(&self, name: libc::c_int, value: &T) -> io::Result<()> {
+        set_option(self.as_fd(), libc::SOL_XDP, name, value)
+    }
+
+    fn get<T>(&self, name: libc::c_int, value: &mut T) -> io::Result<()> {
+        option(self.as_fd(), libc::SOL_XDP, name, value)
+    }
+
+    /// Makes memory that is cut into chunks this socket's, and that of all sockets that share it.
+    /// The kernel keeps the pages until the last of them is closed.
+    pub(super) fn register(&self, memory: &Mapping, chunk_bytes: u32) -> io::Result<()> {
+        let request = libc::xdp_umem_reg {
+            addr: memory.as_ptr().as_ptr() as u64,
+            len: memory.len() as u64,
+            chunk_size: chunk_bytes,
+            headroom: 0,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        self.set(libc::XDP_UMEM_REG, &request)
+    }
+
+    /// Makes the kernel allocate a ring of so many entries, a power of two.
+    pub(super) fn make_ring(&self, name: libc::c_int, entries: u32) -> io::Result<()> {
+        self.set(name, &entries)
+    }
+
+    /// Where in each ring its words and entries lie.
+    pub(super) fn ring_offsets(&self) -> io::Result<libc::xdp_mmap_offsets> {
+        const NONE: libc::xdp_ring_offset = libc::xdp_ring_offset {
+            producer: 0,
+            consumer: 0,
+            desc: 0,
+            flags: 0,
+        };
+        let mut offsets = libc::xdp_mmap_offsets {
+            rx: NONE,
+            tx: NONE,
+            fr: NONE,
+            cr: NONE,
+        };
+        self.get(libc::XDP_MMAP_OFFSETS, &mut offsets)?;
+        Ok(offsets)
+    }
+
+    /// Binds to a queue of an interface, with `XDP_...` flags; with
+    /// `XDP_SHARED_UMEM` the memory is that of `owner`.
+    pub(super) fn bind(
+        &self,
+        interface: i32,
+        queue: u32,
+        flags: u16,
+        owner: Option<&Self>,
+    ) -> io::Result<()> {
+        let address = libc::sockaddr_xdp {
+            sxdp_family: libc::AF_XDP as u16,
+            sxdp_flags: flags,
+            sxdp_ifindex: interface.cast_unsigned(),
+            sxdp_queue_id: queue,
+            sxdp_shared_umem_fd: owner.map_or(0, |owner| owner.0.as_raw_fd().cast_unsigned()),
+        };
+        // SAFETY: the pointer and the length describe one live sockaddr_xdp.
+        check(unsafe {
+            libc::bind(
+                self.0.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
+            )
+        })?;
+        Ok(())
+    }
+
+    /// True if the interface itself reads and writes the chunks.
+    pub(super) fn is_zero_copy(&self) -> io::Result<bool> {
+        let mut options = libc::xdp_options { flags: 0 };
+        self.get(libc::XDP_OPTIONS, &mut options)?;
+        Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    }
+
+    /// What the kernel counted since the socket was opened.
+    pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
+        let mut statistics = libc::xdp_statistics {
+            rx_dropped: 0,
+            rx_invalid_descs: 0,
+            tx_invalid_descs: 0,
+            rx_ring_full: 0,
+            rx_fill_ring_empty_descs: 0,
+            tx_ring_empty_descs: 0,
+        };
+        self.get(libc::XDP_STATISTICS, &mut statistics)?;
+        Ok(statistics)
+    }
+
+    /// Asks for room for this much unsent data. Less room only means that a
+    /// burst takes several system calls, so a refusal does not matter.
+    pub(super) fn ask_for_send_room(&self, bytes: usize) {
+        let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        let _ = set_option(self.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
+    }
+
+    /// Makes the kernel send what stands in the send ring.
+    #[inline]
+    pub(super) fn wake_sender(&self) -> io::Result<()> {
+        // SAFETY: no buffer and no address are passed.
+        let result = unsafe {
+            libc::sendto(
+                self.0.as_raw_fd(),
+                core::ptr::null(),
+                0,
+                libc::MSG_DONTWAIT,
+                core::ptr::null(),
+                0,
+            )
+        };
+        check(result as libc::c_int)?;
+        Ok(())
+    }
+
+    /// Makes the interface's driver take chunks from the fill ring.
+    pub(super) fn wake_receiver(&self) {
+        // SAFETY: no buffer and no address are passed.
+        unsafe {
+            libc::recvfrom(
+                self.0.as_raw_fd(),
+                core::ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                core::ptr::null_mut(),
+                core::ptr::null_mut(),
+            )
+        };
+        // A refusal is no news: the interface is down, which upkeep sees.
+    }
+}
+
+impl AsFd for XdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Becomes readable with any of several sockets.
+#[derive(Debug)]
+pub(super) struct Any(OwnedFd);
+
+impl Any {
+    pub(super) fn of<'a>(sockets: impl Iterator<Item = &'a XdpSocket>) -> io::Result<Self> {
+        // SAFETY: takes one integer.
+        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        let any = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        for socket in sockets {
+            let mut event = libc::epoll_event {
+                events: libc::EPOLLIN as u32,
+                u64: 0,
+            };
+            // SAFETY: both descriptors are open, and the event lives during the call.
+            check(unsafe {
+                libc::epoll_ctl(
+                    any.0.as_raw_fd(),
+                    libc::EPOLL_CTL_ADD,
+                    socket.0.as_raw_fd(),
+                    &raw mut event,
+                )
+            })?;
+        }
+        Ok(any)
+    }
+}
+
+impl AsFd for Any {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,300 @@
+//! The port's buffers: one mapping cut into chunks, which the kernel knows by
+//! their place in it.
+//!
+//! The first chunks are for frames that come in: the kernel has them, or the
+//! caller. The others are for frames that go out: free, with the caller, or
+//! with the kernel. A chunk never changes sides, so that neither direction can
+//! starve the other.
+
+use core::mem::ManuallyDrop;
+
+use crate::mapping::Mapping;
+use crate::mbuf::Mbuf;
+
+/// Who has a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Kernel,
+    Caller,
+    Nobody,
+}
+
+/// What has become of a buffer that came back.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Returned {
+    /// A chunk for received frames: this address goes back to the kernel.
+    Receive(u64),
+    /// A chunk for frames to send, which is free again.
+    Send,
+    /// It is not a buffer of this port.
+    Foreign,
+}
+
+/// The chunks.
+#[derive(Debug)]
+pub(super) struct Umem {
+    memory: ManuallyDrop<Mapping>,
+    chunk_bytes: u32,
+    rx_chunks: u32,
+    max_frame_bytes: u32,
+    holders: Box<[Holder]>,
+    /// Chunks to send with that nobody has; the last one was used last.
+    free: Vec<u32>,
+    lent: u32,
+}
+
+impl Umem {
+    /// Cuts a mapping, as long as all chunks together, whose memory nobody else uses.
+    /// Frames to send have at most `max_frame_bytes`, which a chunk can hold.
+    pub(super) fn new(
+        memory: Mapping,
+        chunk_bytes: u32,
+        (rx_chunks, tx_chunks): (u32, u32),
+        max_frame_bytes: u32,
+    ) -> Self {
+        let chunks = rx_chunks + tx_chunks;
+        debug_assert!(memory.len() >= chunks as usize * chunk_bytes as usize);
+        debug_assert!(max_frame_bytes <= chunk_bytes);
+        let mut holders = vec![Holder::Kernel; rx_chunks as usize];
+        holders.resize(chunks as usize, Holder::Nobody);
+        Self {
+            memory: ManuallyDrop::new(memory),
+            chunk_bytes,
+            rx_chunks,
+            max_frame_bytes,
+            holders: holders.into_boxed_slice(),
+            free: (rx_chunks..chunks).rev().collect(),
+            lent: 0,
+        }
+    }
+
+    pub(super) fn memory(&self) -> &Mapping {
+        &self.memory
+    }
+
+    pub(super) fn chunk_bytes(&self) -> u32 {
+        self.chunk_bytes
+    }
+
+    /// The address of a chunk, as the kernel counts.
+    #[inline]
+    pub(super) fn address(&self, index: u32) -> u64 {
+        u64::from(index) * u64::from(self.chunk_bytes)
+    }
+
+    /// Which chunk for received frames this is, of those of all queues.
+    #[inline]
+    pub(super) fn index_of(&self, address: u64) -> u64 {
+        address / u64::from(self.chunk_bytes)
+    }
+
+    /// Lends a buffer for a frame to send; `None` while all are in use.
+    #[inline]
+    pub(super) fn lend_empty(&mut self) -> Option<Mbuf> {
+        let index = self.free.pop()?;
+        self.holders[index as usize] = Holder::Caller;
+        self.lent += 1;
+        Some(self.mbuf(index, 0, 0, self.max_frame_bytes))
+    }
+
+    /// Lends a frame that the kernel put at an address; `None` for one that
+    /// does not lie in a chunk that the kernel has for that.
+    #[inline]
+    pub(super) fn lend_received(&mut self, address: u64, len_bytes: u32) -> Option<Mbuf> {
+        let index = u32::try_from(self.index_of(address)).ok()?;
+        let offset_bytes = (address % u64::from(self.chunk_bytes)) as u32;
+        let room_bytes = self.chunk_bytes - offset_bytes;
+        if index >= self.rx_chunks
+            || len_bytes > room_bytes
+            || self.holders[index as usize] != Holder::Kernel
+        {
+            return None;
+        }
+        self.holders[index as usize] = Holder::Caller;
+        self.lent += 1;
+        Some(self.mbuf(index, offset_bytes, len_bytes, room_bytes))
+    }
+
+    /// The handle of a chunk that is the caller's, and that had no handle before.
+    #[inline]
+    fn mbuf(&self, index: u32, offset_bytes: u32, len_bytes: u32, room_bytes: u32) -> Mbuf {
+        let offset_bytes = self.address(index) as usize + offset_bytes as usize;
+        // SAFETY: the offset lies in the chunk, and the chunk in the mapping.
+        let data = unsafe { self.memory.as_ptr().add(offset_bytes) };
+        // SAFETY: the range lies in the chunk, which stays mapped until the port has the
+        // buffer back (drop sees to that); neither the kernel nor another handle has it, as
+        // its holder says; mmap zeroed it, so every byte is initialised.
+        unsafe { Mbuf::from_raw(data, len_bytes, room_bytes, index) }
+    }
+
+    /// The same buffer without its first bytes, which are fewer than its frame has.
+    pub(super) fn without_front(&self, mbuf: Mbuf, bytes: u32) -> Mbuf {
+        let index = mbuf.cookie();
+        let start = self.memory.as_ptr().as_ptr() as usize + self.address(index) as usize;
+        let offset_bytes = (mbuf.bytes().as_ptr() as usize - start) as u32 + bytes;
+        let len_bytes = mbuf.len() as u32 - bytes;
+        self.mbuf(
+            index,
+            offset_bytes,
+            len_bytes,
+            self.chunk_bytes - offset_bytes,
+        )
+    }
+
+    /// The chunk of a buffer, if it is one that the caller has.
+    #[inline]
+    fn lent_index(&self, mbuf: &Mbuf) -> Option<u32> {
+        let index = mbuf.cookie();
+        if self.holders.get(index as usize) != Some(&Holder::Caller) {
+            return None;
+        }
+        let start = self.memory.as_ptr().as_ptr() as usize + self.address(index) as usize;
+        let offset_bytes = (mbuf.bytes().as_ptr() as usize).checked_sub(start)?;
+        (offset_bytes < self.chunk_bytes as usize).then_some(index)
+    }
+
+    /// True for a buffer that was lent for a frame to send.
+    #[inline]
+    pub(super) fn is_to_send(&self, mbuf: &Mbuf) -> bool {
+        self.lent_index(mbuf)
+            .is_some_and(|index| index >= self.rx_chunks)
+    }
+
+    /// Takes a buffer for which [`Umem::is_to_send`] holds from the caller, for the kernel to
+    /// send; returns its address.
+    #[inline]
+    pub(super) fn hand_over(&mut self, mbuf: &Mbuf) -> u64 {
+        let index = mbuf.cookie();
+        debug_assert!(self.is_to_send(mbuf));
+        self.holders[index as usize] = Holder::Kernel;
+        self.lent -= 1;
+        self.address(index)
+    }
+
+    /// Takes a chunk back that the kernel has sent.
+    #[inline]
+    pub(super) fn reclaim(&mut self, address: u64) {
+        let Ok(index) = u32::try_from(self.index_of(address)) else {
+            return;
+        };
+        if index >= self.rx_chunks
+            && let Some(holder) = self.holders.get_mut(index as usize)
+            && *holder == Holder::Kernel
+        {
+            *holder = Holder::Nobody;
+            self.free.push(index);
+        }
+    }
+
+    /// Takes a buffer back from the caller.
+    #[inline]
+    pub(super) fn take_back(&mut self, mbuf: &Mbuf) -> Returned {
+        let Some(index) = self.lent_index(mbuf) else {
+            return Returned::Foreign;
+        };
+        self.lent -= 1;
+        let holder = &mut self.holders[index as usize];
+        if index < self.rx_chunks {
+            *holder = Holder::Kernel;
+            return Returned::Receive(self.address(index));
+        }
+        *holder = Holder::Nobody;
+        self.free.push(index);
+        Returned::Send
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // Buffers in the caller's hands keep their memory.
+        if self.lent == 0 {
+            // SAFETY: dropped once, here; no lent buffer points into the mapping.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const CHUNK_BYTES: u32 = 2048;
+
+    fn umem(rx_chunks: u32, tx_chunks: u32) -> Umem {
+        let bytes = (rx_chunks + tx_chunks) * CHUNK_BYTES;
+        let memory = Mapping::anonymous(bytes as usize).expect("a few pages");
+        Umem::new(memory, CHUNK_BYTES, (rx_chunks, tx_chunks), 1514)
+    }
+
+    #[test]
+    fn a_received_frame_lies_where_the_kernel_put_it() {
+        let mut umem = umem(2, 1);
+        let mbuf = umem.lend_received(2048 + 256, 60).expect("a frame");
+        let start = umem.memory().as_ptr().as_ptr() as usize;
+        assert_eq!(mbuf.bytes().as_ptr() as usize - start, 2048 + 256);
+        assert_eq!((mbuf.len(), mbuf.capacity()), (60, 2048 - 256));
+        assert!(umem.lend_received(2048 + 256, 60).is_none(), "lent already");
+        assert!(!umem.is_to_send(&mbuf));
+        let shorter = umem.without_front(mbuf, 4);
+        assert_eq!((shorter.len(), shorter.capacity()), (56, 2048 - 260));
+        assert_eq!(umem.take_back(&shorter), Returned::Receive(2048));
+        assert_eq!(umem.take_back(&shorter), Returned::Foreign, "twice");
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_are_refused() {
+        let mut umem = umem(2, 1);
+        for (address, len_bytes) in [(2 * 2048, 60), (u64::MAX, 60), (256, 1793)] {
+            assert!(umem.lend_received(address, len_bytes).is_none());
+        }
+        umem.reclaim(u64::MAX);
+        umem.reclaim(0);
+        umem.reclaim(2 * 2048);
+        assert!(umem.lend_empty().is_some());
+        assert!(umem.lend_empty().is_none(), "one chunk, and never two");
+    }
+
+    #[test]
+    fn buffers_of_another_port_are_foreign() {
+        let (mut ours, mut theirs) = (umem(1, 1), umem(1, 1));
+        let mbuf = theirs.lend_empty().expect("a chunk");
+        let _same_number = ours.lend_empty().expect("a chunk");
+        assert!(!ours.is_to_send(&mbuf));
+        assert_eq!(ours.take_back(&mbuf), Returned::Foreign);
+        assert_eq!(theirs.take_back(&mbuf), Returned::Send);
+    }
+
+    proptest! {
+        /// Whatever happens, every chunk is in one place, and none is lost.
+        #[test]
+        fn no_chunk_is_lost(steps in prop::collection::vec((0u8..4, any::<usize>()), 1..300)) {
+            const CHUNKS: u32 = 5;
+            let mut umem = umem(1, CHUNKS);
+            let (mut held, mut sending) = (Vec::new(), Vec::new());
+            for (step, pick) in steps {
+                match step {
+                    0 => held.extend(umem.lend_empty()),
+                    1 if !held.is_empty() => {
+                        let mbuf: Mbuf = held.swap_remove(pick % held.len());
+                        sending.push(umem.hand_over(&mbuf));
+                    }
+                    2 if !held.is_empty() => {
+                        let mbuf = held.swap_remove(pick % held.len());
+                        prop_assert_eq!(umem.take_back(&mbuf), Returned::Send);
+                    }
+                    3 if !sending.is_empty() => {
+                        umem.reclaim(sending.swap_remove(pick % sending.len()));
+                    }
+                    _ => {}
+                }
+                let elsewhere = held.len() + sending.len();
+                prop_assert_eq!(umem.free.len() + elsewhere, CHUNKS as usize);
+                prop_assert_eq!(umem.lent as usize, held.len());
+            }
+            for mbuf in &held {
+                umem.take_back(mbuf);
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Ports that cannot be opened, and interfaces that change under an open port.
+
+use super::*;
+use crate::netns::keep_capabilities_of_this_thread;
+use pmd_port::af_packet::AfPacketError;
+use pmd_port::af_xdp::AfXdpError;
+use pmd_port::{PortEvent, PortFailure};
+
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_NET_RAW: u32 = 13;
+const CAP_BPF: u32 = 39;
+
+fn refusal(namespace: &Namespace, config: AfXdpConfig) -> AfXdpError {
+    namespace.run(|| AfXdpPort::open(config).expect_err("a port that cannot be opened"))
+}
+
+#[test]
+fn impossible_interfaces_are_refused_with_advice() {
+    let namespace = Namespace::new();
+    namespace.ip("link set lo up");
+    namespace.ip("link add small mtu 301 type veth peer name sleepy");
+    namespace.ip("link set small up");
+    namespace.ip("link add large mtu 3823 type veth peer name other");
+    namespace.ip("link set large up");
+    let refusal = |name: &str| refusal(&namespace, AfXdpConfig::new(name, LEFT));
+
+    let error = refusal("nowhere");
+    assert!(matches!(
+        error,
+        AfXdpError::Interface(AfPacketError::NoSuchInterface { .. })
+    ));
+    assert!(error.to_string().contains("ip link"), "{error}");
+    let error = refusal("lo");
+    assert!(matches!(
+        error,
+        AfXdpError::Interface(AfPacketError::NotEthernet { .. })
+    ));
+    let error = refusal("sleepy");
+    assert!(
+        error.to_string().contains("ip link set sleepy up"),
+        "{error}"
+    );
+    let error = refusal("small");
+    assert!(error.to_string().contains("mtu 1500"), "{error}");
+    let error = refusal("large");
+    assert!(matches!(
+        error,
+        AfXdpError::MtuTooLong {
+            mtu_bytes: 3823,
+            limit_bytes: 3822,
+            ..
+        }
+    ));
+    assert!(
+        error.to_string().contains("ip link set large mtu 2500"),
+        "{error}"
+    );
+}
+
+#[test]
+fn impossible_queues_are_refused_with_advice() {
+    let wire = wire(1500);
+    let with = |queue, queues, copy| {
+        refusal(
+            &wire.left,
+            AfXdpConfig {
+                queue,
+                queues,
+                copy,
+                ..left_config()
+            },
+        )
+    };
+    let error = with(1, 1, CopyMode::Auto);
+    assert!(matches!(error, AfXdpError::NoSuchQueue { queue: 1, .. }));
+    assert!(error.to_string().contains("ethtool -l left"), "{error}");
+    let error = with(0, 2, CopyMode::Auto);
+    assert!(matches!(error, AfXdpError::NoSuchQueue { queue: 1, .. }));
+    let error = with(0, 1, CopyMode::ZeroCopy);
+    assert!(matches!(
+        error,
+        AfXdpError::ZeroCopyRefused { queue: 0, .. }
+    ));
+    assert!(error.to_string().contains("copy = \"auto\""), "{error}");
+    // A refused port leaves nothing behind.
+    open(&wire.left, left_config());
+}
+
+#[test]
+fn an_interface_carries_one_port() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let error = refusal(&wire.left, AfXdpConfig::new("left", THIRD));
+    assert!(matches!(error, AfXdpError::AnotherProgram { .. }));
+    assert!(error.to_string().contains("af_packet"), "{error}");
+    // The one that it carries works on.
+    let mut right = open(&wire.right, right_config());
+    let bytes = frame(LEFT, RIGHT, &[FCOE], 60);
+    send(&mut right, &bytes);
+    assert_eq!(receive(&mut left), bytes);
+    drop(left);
+    open(&wire.left, AfXdpConfig::new("left", THIRD));
+}
+
+#[test]
+fn without_capabilities_the_refusal_names_them() {
+    let wire = wire(1500);
+    for kept in [
+        &[][..],
+        &[CAP_NET_RAW],
+        &[CAP_NET_RAW, CAP_NET_ADMIN],
+        &[CAP_NET_ADMIN, CAP_BPF],
+    ] {
+        let error = wire.left.run(|| {
+            keep_capabilities_of_this_thread(kept);
+            AfXdpPort::open(left_config()).expect_err("no permission")
+        });
+        assert!(matches!(error, AfXdpError::NotPermitted), "{error:?}");
+        let text = error.to_string();
+        assert!(
+            text.contains("setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM"),
+            "{text}"
+        );
+    }
+}
+
+/// The named capabilities are enough, but for more memory than everyone may lock.
+#[test]
+fn buffers_beyond_the_limit_of_locked_memory_are_refused() {
+    let wire = wire(1500);
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the limit lives during the call.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    // Whoever may lock anything, as the other tests of this process, does not feel it.
+    limit.rlim_cur = 1024 * 1024;
+    // SAFETY: as above.
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    wire.left.run(|| {
+        keep_capabilities_of_this_thread(&[CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF]);
+        let error = AfXdpPort::open(left_config()).expect_err("too much memory");
+        assert!(
+            matches!(
+                error,
+                AfXdpError::MemoryLimit {
+                    memory_bytes: 10_485_760
+                }
+            ),
+            "{error:?}"
+        );
+        let text = error.to_string();
+        assert!(text.contains("LimitMEMLOCK"), "{text}");
+        let small = AfXdpConfig {
+            rx_frames: 64,
+            tx_frames: 64,
+            ..left_config()
+        };
+        AfXdpPort::open(small).unwrap_or_else(|error| panic!("{error}"));
+    });
+}
+
+fn events(port: &mut AfXdpPort) -> Vec<PortEvent> {
+    let mut events = Vec::new();
+    port.events(&mut events);
+    events
+}
+
+#[test]
+fn an_interface_goes_down_and_comes_back() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    settle(&mut left, &mut right);
+    wire.left.ip("link set left down");
+    let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
+    // The first one shows that the interface is down, and stays in the ring.
+    send(&mut left, &bytes);
+    for serial in 1..=5000 {
+        send(&mut left, &bytes);
+        assert_eq!(counter(&left, "drop_tx_link_down"), serial);
+    }
+    left.upkeep();
+    assert!(!left.link_up());
+    assert_eq!(
+        events(&mut left),
+        [PortEvent::Failed(PortFailure::InterfaceDown)]
+    );
+    left.upkeep();
+    assert_eq!(events(&mut left), [], "told once");
+    let source = left.arm();
+    assert_eq!(
+        source.sleep(Duration::from_millis(10)).expect("poll"),
+        Slept::TimedOut,
+        "a port that is down must not keep its poller awake"
+    );
+    left.disarm();
+    wire.left.ip("link set left up");
+    settle(&mut left, &mut right);
+    assert!(left.link_up());
+    assert_eq!(counter(&left, "link_up"), 1);
+    assert!(counter(&left, "link_changes") >= 2);
+    assert_eq!(counter(&left, "drop_tx_link_down"), 5000);
+}
+
+#[test]
+fn a_wire_without_its_other_end_blocks_nobody() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    wire.right.ip("link set right down");
+    wait_for("the port to see that the link is down", || {
+        left.upkeep();
+        (!left.link_up()).then_some(())
+    });
+    assert_eq!(events(&mut left), [], "the network's fault, not the port's");
+    let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
+    for serial in 1..5000 {
+        send(&mut left, &bytes);
+        assert_eq!(counter(&left, "drop_tx_link_down"), serial);
+    }
+    wire.right.ip("link set right up");
+    let mut right = open(&wire.right, right_config());
+    settle(&mut left, &mut right);
+}
+
+#[test]
+fn an_interface_that_is_gone_is_down() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    wire.left.ip("link del left");
+    left.upkeep();
+    assert!(!left.link_up());
+    assert_eq!(
+        events(&mut left),
+        [PortEvent::Failed(PortFailure::InterfaceRemoved)]
+    );
+    let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
+    send(&mut left, &bytes);
+    for serial in 1..=3000 {
+        send(&mut left, &bytes);
+        assert_eq!(counter(&left, "drop_tx_link_down"), serial);
+    }
+    assert!(receive_some(&mut left).is_empty());
+}
+
+#[test]
+fn a_lowered_mtu_costs_long_frames_only() {
+    let wire = wire(2500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    let long = frame(RIGHT, LEFT, &[FCOE, 1], 2000);
+    let short = frame(RIGHT, LEFT, &[FCOE, 2], 1514);
+    wire.left.ip("link set left mtu 1500");
+    left.upkeep();
+    for bytes in [&long, &short, &long] {
+        send(&mut left, bytes);
+    }
+    assert_eq!(receive(&mut right), short);
+    assert_eq!(counter(&left, "drop_tx_too_long"), 2);
+    wire.left.ip("link set left mtu 2500");
+    left.upkeep();
+    send(&mut left, &long);
+    assert_eq!(receive(&mut right), long);
+}

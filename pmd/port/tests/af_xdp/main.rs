@@ -1,0 +1,258 @@
+//! The `af_xdp` driver on real interfaces: veth pairs between network namespaces.
+//!
+//! Root of the host is needed: the kernel lets nobody else load XDP programs.
+
+mod addresses;
+mod failures;
+#[path = "../common/frames.rs"]
+mod frames;
+mod kills;
+#[path = "../common/netns.rs"]
+mod netns;
+mod steering;
+
+use std::time::Duration;
+
+use frames::*;
+use netns::{Namespace, Wire};
+use pmd_port::af_packet::Promiscuous;
+use pmd_port::af_xdp::{AfXdpConfig, AfXdpPort, CopyMode};
+use pmd_port::wake::Slept;
+use pmd_port::{MbufBatch, Port, conformance};
+
+fn left_config() -> AfXdpConfig {
+    AfXdpConfig::new("left", LEFT)
+}
+
+fn right_config() -> AfXdpConfig {
+    AfXdpConfig::new("right", RIGHT)
+}
+
+fn open(namespace: &Namespace, config: AfXdpConfig) -> AfXdpPort {
+    namespace.run(|| AfXdpPort::open(config).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// A wire that is known to carry frames, both ways.
+fn wire(mtu_bytes: u32) -> Wire {
+    let wire = Wire::new(mtu_bytes);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    settle(&mut left, &mut right);
+    wire
+}
+
+fn conformance_over(wire: &Wire, name: &str, left: &AfXdpConfig, right: &AfXdpConfig) {
+    conformance::run_all(name, &mut || {
+        (
+            Box::new(open(&wire.left, left.clone())),
+            Box::new(open(&wire.right, right.clone())),
+        )
+    });
+}
+
+#[test]
+fn conforms_with_a_large_mtu() {
+    let wire = wire(2500);
+    conformance_over(&wire, "af_xdp, MTU 2500", &left_config(), &right_config());
+}
+
+#[test]
+fn conforms_with_an_ordinary_mtu_and_copies() {
+    let wire = wire(1500);
+    let copied = |config| AfXdpConfig {
+        copy: CopyMode::Copy,
+        ..config
+    };
+    conformance_over(
+        &wire,
+        "af_xdp, MTU 1500",
+        &copied(left_config()),
+        &copied(right_config()),
+    );
+}
+
+#[test]
+fn conforms_with_two_queues() {
+    let wire = Wire::with_queues(1500, 2);
+    let left = AfXdpConfig {
+        queues: 2,
+        ..left_config()
+    };
+    // Sends at the other queue.
+    let right = AfXdpConfig {
+        queue: 1,
+        ..right_config()
+    };
+    let both = AfXdpConfig {
+        queues: 2,
+        ..right_config()
+    };
+    settle(
+        &mut open(&wire.left, left.clone()),
+        &mut open(&wire.right, both.clone()),
+    );
+    conformance_over(&wire, "af_xdp, two queues", &left, &both);
+    let mut left = open(&wire.left, left);
+    let mut right = open(&wire.right, right);
+    let bytes = frame(LEFT, RIGHT, &[FCOE, 1], 60);
+    for _ in 0..100 {
+        send(&mut right, &bytes);
+        assert_eq!(receive(&mut left), bytes);
+    }
+    // Both queues wake the port.
+    let source = left.arm();
+    assert!(receive_some(&mut left).is_empty());
+    send(&mut right, &bytes);
+    assert_eq!(source.sleep(PATIENCE).expect("poll"), Slept::Woken);
+    assert_eq!(receive(&mut left), bytes);
+    left.disarm();
+}
+
+/// The driver of veth refuses programs for an MTU whose frames do not fit into a page.
+#[test]
+fn conforms_where_the_kernel_runs_the_program() {
+    let wire = wire(3800);
+    let left = open(&wire.left, left_config());
+    assert!(!left.is_native() && !left.is_zero_copy());
+    assert_eq!(counter(&left, "native"), 0);
+    drop(left);
+    conformance_over(&wire, "af_xdp, generic", &left_config(), &right_config());
+}
+
+#[test]
+fn the_driver_of_the_interface_runs_the_program_if_it_can() {
+    let wire = wire(1500);
+    let left = open(&wire.left, left_config());
+    assert!(left.is_native(), "veth can");
+    assert!(!left.is_zero_copy(), "veth cannot");
+    assert_eq!(counter(&left, "native"), 1);
+    assert_eq!(counter(&left, "zero_copy"), 0);
+}
+
+#[test]
+fn the_mtu_bounds_the_frame() {
+    for (mtu_bytes, expected) in [
+        (302, 316),
+        (1500, 1514),
+        (1774, 1788),
+        (1775, 1789),
+        (2158, 2172),
+        (3400, 2172),
+    ] {
+        let wire = wire(mtu_bytes);
+        let mut left = open(&wire.left, left_config());
+        let mut right = open(&wire.right, right_config());
+        assert_eq!(left.capabilities().max_frame_bytes, expected);
+        let longest = frame(RIGHT, LEFT, &[FCOE], expected);
+        send(&mut left, &longest);
+        assert_eq!(receive(&mut right), longest);
+    }
+}
+
+#[test]
+fn too_long_and_too_short_frames_are_counted() {
+    let wire = wire(3400);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    for len_bytes in [2173, 2176, 2177, 3000, 3414] {
+        wire.left
+            .run(|| send_raw("left", &frame(RIGHT, LEFT, &[FCOE], len_bytes)));
+    }
+    let shortest = frame(RIGHT, LEFT, &[FCOE], 14);
+    send(&mut left, &shortest);
+    assert_eq!(receive(&mut right), shortest);
+    assert_eq!(counter(&right, "drop_rx_too_long"), 5);
+
+    let before = left.stats();
+    send(&mut left, &shortest[..13]);
+    send(&mut left, &frame(LEFT, LEFT, &[FCOE], 60)[..6]);
+    assert_eq!(counter(&left, "drop_tx_runt"), 2);
+    assert_eq!(left.stats().tx_frames, before.tx_frames + 2);
+    send(&mut left, &shortest);
+    assert_eq!(receive(&mut right), shortest);
+}
+
+#[test]
+fn frames_that_found_no_chunk_are_counted() {
+    const CHUNKS: u64 = 16;
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(
+        &wire.right,
+        AfXdpConfig {
+            rx_frames: 9,
+            ..right_config()
+        },
+    );
+    let sent = 1000u64;
+    for serial in 0..sent {
+        send(&mut left, &frame(RIGHT, LEFT, &[FCOE, serial as u16], 60));
+    }
+    wait_for("every frame to be received or dropped", || {
+        right.upkeep();
+        (counter(&right, "drop_rx_no_buffer") + CHUNKS == sent).then_some(())
+    });
+    assert!(counter(&right, "rx_fill_ring_empty") > 0);
+    let mut received = 0;
+    while received < CHUNKS as u16 {
+        for bytes in receive_some(&mut right) {
+            assert_eq!(bytes, frame(RIGHT, LEFT, &[FCOE, received], 60));
+            received += 1;
+        }
+    }
+    let next = frame(RIGHT, LEFT, &[FCOE, 7], 60);
+    send(&mut left, &next);
+    assert_eq!(receive(&mut right), next);
+}
+
+#[test]
+fn buffers_outlive_their_port() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    let sent = frame(RIGHT, LEFT, &[FCOE], 500);
+    send(&mut left, &sent);
+    let mut batch = MbufBatch::new();
+    wait_for("a frame", || {
+        (right.rx_burst(&mut batch, 1) == 1).then_some(())
+    });
+    let received = batch.pop().expect("one frame");
+    let mut lent = filled(&mut left, &sent);
+    drop(left);
+    drop(right);
+    assert_eq!(received.bytes(), sent);
+    assert_eq!(lent.bytes(), sent);
+    lent.buffer_mut().fill(1);
+    assert_eq!(received.bytes(), sent);
+}
+
+#[test]
+fn buffers_in_the_wrong_place_are_counted() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+
+    let foreign = filled(&mut right, &frame(LEFT, RIGHT, &[FCOE], 60));
+    left.free(foreign);
+    assert_eq!(counter(&left, "foreign_mbufs"), 1);
+
+    let echoed = frame(RIGHT, LEFT, &[FCOE], 60);
+    send(&mut left, &echoed);
+    let mut batch = MbufBatch::new();
+    wait_for("a frame", || {
+        (right.rx_burst(&mut batch, 1) == 1).then_some(())
+    });
+    assert_eq!(right.tx_burst(&mut batch), 1);
+    assert_eq!(counter(&right, "drop_tx_not_lent"), 1);
+    assert_eq!(counter(&right, "foreign_mbufs"), 0, "it was our own chunk");
+    send(&mut left, &echoed);
+    assert_eq!(receive(&mut right), echoed);
+
+    // A buffer is for any station, also for ourselves.
+    let mut moved = filled(&mut left, &echoed);
+    moved.buffer_mut()[..6].copy_from_slice(&LEFT);
+    batch.push(moved).expect("room");
+    assert_eq!(left.tx_burst(&mut batch), 1);
+    assert_eq!(receive(&mut left)[..6], LEFT);
+    assert_eq!(counter(&left, "tx_self"), 1);
+}
