@@ -288,14 +288,13 @@ fn private_segment(segment: &str) -> NicConfig {
 
 /// The driver's name of a configuration's port, as results give it.
 pub fn port_name(config: &NicConfig) -> &'static str {
-    match config.port {
-        PortKind::Shm => "shm",
-        PortKind::AfPacket => "af_packet",
-    }
+    config.port.name()
 }
 
 /// Opens a port of the same kind beside the NIC's own, for the raw control:
-/// another segment, or another station on the same interface.
+/// another segment, or another station on the same interface. An interface
+/// has room for one `af_xdp` port: the control beside that one is an `af_packet`
+/// station, whose frames go past it.
 ///
 /// # Errors
 /// [`Error::Port`] with the driver's reason.
@@ -324,7 +323,7 @@ pub(crate) fn open_station(
                 .map(|port| Box::new(port) as Box<dyn Port>)
                 .map_err(|error| Error::Port(error.to_string()))
         }
-        PortKind::AfPacket => {
+        PortKind::AfPacket | PortKind::AfXdp => {
             let mut raw = AfPacketConfig::new(&config.interface, mac);
             raw.ethertypes = vec![ethertype];
             raw.rx_frames = config.rx_frames;

@@ -1,8 +1,11 @@
 //! The example configurations do what they say.
 
+use std::path::Path;
 use std::process::Command;
 
+use e2e::datapath::DatapathProcess;
 use e2e::installation::{Installation, built, workspace};
+use e2e::nics::End;
 use e2e::process::{PATIENCE, Running, program};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -51,8 +54,77 @@ fn the_wire_example_is_accepted_with_ones_own_interface() {
     serve(server.env("VIADUCT_CONFIG", config));
 }
 
+/// The example past the kernel, for one end of a wire: with what is that end's own in the place of what is in it.
+fn past_the_kernel(end: End, scratch: &Scratch, names: &Path) -> String {
+    let socket = scratch.file(&format!("{}.sock", end.interface()));
+    let mut text = example("two-hosts-af-xdp.toml");
+    for (word, own) in [
+        ("\"eth0\"", format!("{:?}", end.interface())),
+        ("\"192.0.2.1\"", format!("{:?}", end.host())),
+        (
+            "rx_frames = 4096\n",
+            format!("rx_frames = 4096\nhosts_file = {names:?}\n"),
+        ),
+        // Two processes that spin would share a core here.
+        (
+            "[process]\n",
+            format!("[process]\nidle = \"hybrid\"\nsocket = {socket:?}\n"),
+        ),
+    ] {
+        assert_eq!(text.matches(word).count(), 1, "{word} in {text}");
+        text = text.replace(word, &own);
+    }
+    text
+}
+
+/// Two hosts with a datapath process each; a server and a client attach. It needs root of the host: in a user
+/// namespace the processes refuse to start.
+#[test]
+fn the_example_past_the_kernel_carries_messages() {
+    let wire = Wire::new(1500);
+    let installation = Installation::new();
+    let scratch = Scratch::new("configs");
+    let names = scratch.write("hosts", &format!("{} server.example\n", End::Left.host()));
+    let process = |end: End| {
+        let text = past_the_kernel(end, &scratch, &names);
+        let config = scratch.write(&format!("{}.toml", end.interface()), &text);
+        DatapathProcess::start_from(&config, |program| wire.end(end).program(program))
+    };
+    let (left, right) = (process(End::Left), process(End::Right));
+    let mut server = wire.left.program(installation.program("EchoServer"));
+    server
+        .env("VIADUCT_CONFIG", left.config())
+        .args(["-c", "1"]);
+    let mut server = Running::start("EchoServer", &mut server);
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let mut client = wire.right.program(installation.program("EchoClient"));
+    client.env("VIADUCT_CONFIG", right.config()).args([
+        "-t",
+        "20000",
+        "-i",
+        "10",
+        "server.example",
+    ]);
+    let said = Running::start("EchoClient", &mut client).succeed(PATIENCE);
+    assert!(
+        said.contains("50 messages, 696970 bytes, 0 errors"),
+        "{said}"
+    );
+    server.succeed(PATIENCE);
+    for (end, process) in [(End::Left, left), (End::Right, right)] {
+        let show = format!("-details link show {}", end.interface());
+        assert!(
+            wire.end(end).ip(&show).contains("xdp"),
+            "it is past the kernel"
+        );
+        let ended = process.stop();
+        assert!(ended.status.success(), "{}", ended.text);
+        assert!(!wire.end(end).ip(&show).contains("xdp"), "nothing stays");
+    }
+}
+
 /// The examples with a process, and the last line of what is said of each.
-const SERVED: [(&str, &str); 3] = [
+const SERVED: [(&str, &str); 4] = [
     (
         "hpc-node.toml",
         "process: socket /run/viaduct/pmd.sock, users 0, groups 100, idle spin, metrics at 127.0.0.1:9464",
@@ -60,6 +132,10 @@ const SERVED: [(&str, &str); 3] = [
     (
         "laptop-process.toml",
         "users its own user, idle hybrid after 50 us, no metrics",
+    ),
+    (
+        "two-hosts-af-xdp.toml",
+        "process: socket /run/viaduct/pmd.sock, users its own user, idle spin, no metrics",
     ),
     (
         "two-hosts-process.toml",
@@ -102,6 +178,7 @@ fn every_example_has_a_test() {
             "laptop-process.toml",
             "laptop-shm.toml",
             "pinned-shm.toml",
+            "two-hosts-af-xdp.toml",
             "two-hosts-af_packet.toml",
             "two-hosts-process.toml"
         ]

@@ -62,6 +62,42 @@ pub enum PortKind {
     Shm,
     /// A network interface through a packet socket.
     AfPacket,
+    /// A network interface past the kernel's network stack, through AF_XDP sockets.
+    AfXdp,
+}
+
+impl PortKind {
+    /// As it stands in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::AfPacket => "af_packet",
+            Self::AfXdp => "af_xdp",
+        }
+    }
+
+    /// Is it a port on a network interface?
+    #[must_use]
+    pub fn is_on_interface(self) -> bool {
+        match self {
+            Self::Shm => false,
+            Self::AfPacket | Self::AfXdp => true,
+        }
+    }
+}
+
+/// Whether the frames of an `af_xdp` port are copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CopyMode {
+    /// Not if the interface's driver can do without.
+    #[default]
+    Auto,
+    /// Never: opening the NIC fails if the driver cannot do without.
+    ZeroCopy,
+    /// Always.
+    Copy,
 }
 
 /// Who runs the poll loop.
@@ -132,9 +168,9 @@ pub struct NicConfig {
     pub ring_frames: u32,
     /// `shm`: stations in the segment.
     pub max_stations: u32,
-    /// `af_packet`: network interface.
+    /// `af_packet`, `af_xdp`: network interface.
     pub interface: String,
-    /// `af_packet`: our N_Port_ID, or a range of which each program takes a free one. Without
+    /// `af_packet`, `af_xdp`: our N_Port_ID, or a range of which each program takes a free one. Without
     /// it ports find each other: each program gets an N_Port_ID by FIP VN2VN, logs in with its
     /// neighbours, and learns from them which hosts they are.
     pub n_port_ids: String,
@@ -149,11 +185,17 @@ pub struct NicConfig {
     /// Discovery: opening the NIC waits so long for an N_Port_ID, and a connection request for
     /// a host that is not known. Milliseconds.
     pub discovery_ms: u64,
-    /// `af_packet`: frames in the receive ring.
+    /// `af_packet`: frames in the receive ring. `af_xdp`: of each queue, rounded up to a power of two.
     pub rx_frames: u32,
-    /// `af_packet`: frames in the send ring.
+    /// `af_packet`, `af_xdp`: frames in the send ring; the latter rounds up to a power of two.
     pub tx_frames: u32,
-    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`; must be given on `af_packet`.
+    /// `af_xdp`: the first queue of the interface to receive at, and the one to send at; 0 to 65535.
+    pub queue: u32,
+    /// `af_xdp`: at how many queues of the interface frames are received; 1 to 64.
+    pub queues: u32,
+    /// `af_xdp`: whether frames are copied.
+    pub copy: CopyMode,
+    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`; must be given on an interface.
     pub host: Option<IpAddr>,
     /// Other hosts, for ports without discovery.
     pub neighbour: Vec<NeighbourConfig>,
@@ -208,15 +250,15 @@ pub struct NicConfig {
     pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
-    /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on `af_packet`.
+    /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on an interface.
     pub r_a_tov_ms: Option<u64>,
     /// FCVI_ULP_TIMEOUT in milliseconds, at least 4. Default: twice R_A_TOV.
     pub ulp_timeout_ms: Option<u64>,
-    /// `af_packet`: a peer that was silent for so long is asked whether it lives; three
+    /// On an interface: a peer that was silent for so long is asked whether it lives; three
     /// such intervals without an answer and it is lost. Milliseconds; 0: it is never asked.
     pub probe_interval_ms: u64,
     /// After another program of a host said NO_MATCH, how long a silent one is waited for. Milliseconds.
-    /// Default: 2000 on `shm`, where each is there and may only be slow; 100 on `af_packet`, where
+    /// Default: 2000 on `shm`, where each is there and may only be slow; 100 on an interface, where
     /// most of a configured range may be nobody's.
     pub silent_port_ms: Option<u64>,
     /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
@@ -225,7 +267,7 @@ pub struct NicConfig {
     pub peer_retry_ms: u64,
     /// Message recovery is offered for connections of the reliable levels, and in force where both
     /// ends offer it: what the network loses is sent again. Without it the first lost frame breaks
-    /// a reliable connection. Default: on for `af_packet`, off for `shm`, which loses nothing.
+    /// a reliable connection. Default: off for `shm`, which loses nothing, on for the others.
     pub recovery: Option<bool>,
     /// Recovery: a receiver acknowledges after so many messages at the latest; 1 to 256.
     pub recovery_ack_messages: u32,
@@ -275,6 +317,9 @@ impl Default for NicConfig {
             discovery_ms: 10_000,
             rx_frames: 4096,
             tx_frames: 1024,
+            queue: 0,
+            queues: 1,
+            copy: CopyMode::Auto,
             host: None,
             neighbour: Vec::new(),
             hosts_file: None,
@@ -423,10 +468,9 @@ impl Config {
         if let Some(number) = device.strip_prefix("VINIC") {
             return self.nics.get(number.parse::<usize>().ok()?);
         }
-        self.nics.iter().find(|nic| match nic.port {
-            PortKind::Shm => false,
-            PortKind::AfPacket => nic.interface == device,
-        })
+        self.nics
+            .iter()
+            .find(|nic| nic.port.is_on_interface() && nic.interface == device)
     }
 }
 
@@ -465,7 +509,7 @@ impl NicConfig {
 
     /// Do ports of this NIC's network find each other?
     pub fn discovers(&self) -> bool {
-        self.port == PortKind::AfPacket && self.n_port_ids.is_empty()
+        self.port.is_on_interface() && self.n_port_ids.is_empty()
     }
 
     /// Our Port_Name and Node_Name, as far as they are given.
@@ -485,7 +529,7 @@ impl NicConfig {
     pub fn r_a_tov_ms(&self) -> u64 {
         self.r_a_tov_ms.unwrap_or(match self.port {
             PortKind::Shm => 1000,
-            PortKind::AfPacket => u64::from(fcvi_frame::profile::R_A_TOV_MS),
+            PortKind::AfPacket | PortKind::AfXdp => u64::from(fcvi_frame::profile::R_A_TOV_MS),
         })
     }
 
@@ -493,7 +537,7 @@ impl NicConfig {
     pub fn silent_port_ms(&self) -> u64 {
         self.silent_port_ms.unwrap_or(match self.port {
             PortKind::Shm => 2000,
-            PortKind::AfPacket => 100,
+            PortKind::AfPacket | PortKind::AfXdp => 100,
         })
     }
 

@@ -11,15 +11,16 @@ use fcvi_frame::ethernet::{
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
+use pmd_port::af_xdp::{AfXdpConfig, AfXdpPort};
 use pmd_port::layer::{fault, pcapng};
 use pmd_port::shm::{ShmConfig, ShmPort};
-use pmd_port::{Capabilities, Port};
+use pmd_port::{Capabilities, Port, af_xdp};
 use vi_engine::login::LoginConfig;
 use vi_engine::vn_port::VnPort;
 use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig};
 
-use crate::config::{FaultConfig, NicConfig, PortKind};
+use crate::config::{CopyMode, FaultConfig, NicConfig, PortKind};
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::discovery::Discovery;
@@ -86,8 +87,8 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let config = &device.config;
     let station = match config.port {
         PortKind::Shm => open_shm(config)?,
-        PortKind::AfPacket if config.discovers() => open_anonymous(config)?,
-        PortKind::AfPacket => open_af_packet(config)?,
+        PortKind::AfPacket | PortKind::AfXdp if config.discovers() => open_anonymous(config)?,
+        PortKind::AfPacket | PortKind::AfXdp => open_configured(config)?,
     };
     let mut port = station.port;
     if let Some(faults) = &config.fault {
@@ -121,7 +122,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.probe_interval_ns = match config.port {
         // The segment itself tells who died.
         PortKind::Shm => 0,
-        PortKind::AfPacket => config.probe_interval_ms * 1_000_000,
+        PortKind::AfPacket | PortKind::AfXdp => config.probe_interval_ms * 1_000_000,
     };
     let max_vi = config.max_vi.min(MAX_VI);
     engine_config.max_vi = max_vi;
@@ -207,8 +208,8 @@ fn neighbours(config: &NicConfig, id: NPortId) -> Result<Neighbours, OpenError> 
     let text = |e: crate::config::ConfigError| OpenError::new(e.to_string());
     let siblings = match config.port {
         PortKind::Shm => Vec::new(),
-        PortKind::AfPacket if config.discovers() => Vec::new(),
-        PortKind::AfPacket => config.own_ids().map_err(text)?,
+        PortKind::AfPacket | PortKind::AfXdp if config.discovers() => Vec::new(),
+        PortKind::AfPacket | PortKind::AfXdp => config.own_ids().map_err(text)?,
     };
     Ok(Neighbours::new(
         config.host_address(),
@@ -261,26 +262,15 @@ fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
 /// A station that has no N_Port_ID yet: it hears what goes to all VN_Ports, and to its interface.
 fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
     let id = NPortId::default();
-    let mut settings = af_packet_settings(config, id);
-    settings.multicast = vec![MacAddress::ALL_VN2VN.0];
-    settings.interface_address = true;
-    let port = AfPacketPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
     Ok(Station {
-        port: Box::new(port),
+        port: open_interface(config, id, true)?,
         id,
         claim: None,
     })
 }
 
-fn af_packet_settings(config: &NicConfig, id: NPortId) -> AfPacketConfig {
-    let mut settings = AfPacketConfig::new(config.interface.clone(), MacAddress::vn2vn(id).0);
-    settings.ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
-    settings.rx_frames = config.rx_frames;
-    settings.tx_frames = config.tx_frames;
-    settings
-}
-
-fn open_af_packet(config: &NicConfig) -> Result<Station, OpenError> {
+/// A station with an N_Port_ID of the configuration's.
+fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     let ids = config
         .own_ids()
         .map_err(|e| OpenError::new(e.to_string()))?;
@@ -293,13 +283,69 @@ fn open_af_packet(config: &NicConfig) -> Result<Station, OpenError> {
                 config.n_port_ids, config.interface
             ))
         })?;
-    let settings = af_packet_settings(config, id);
-    let port = AfPacketPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
     Ok(Station {
-        port: Box::new(port),
+        port: open_interface(config, id, false)?,
         id,
         claim: Some(claim),
     })
+}
+
+/// A port on a network interface, for a station that discovers others or one with an N_Port_ID.
+fn open_interface(
+    config: &NicConfig,
+    id: NPortId,
+    discovers: bool,
+) -> Result<Box<dyn Port>, OpenError> {
+    let (interface, mac) = (config.interface.clone(), MacAddress::vn2vn(id).0);
+    let ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
+    let multicast = match discovers {
+        true => vec![MacAddress::ALL_VN2VN.0],
+        false => Vec::new(),
+    };
+    if config.port != PortKind::AfXdp {
+        let settings = AfPacketConfig {
+            ethertypes,
+            rx_frames: config.rx_frames,
+            tx_frames: config.tx_frames,
+            multicast,
+            interface_address: discovers,
+            ..AfPacketConfig::new(interface, mac)
+        };
+        let port = AfPacketPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
+        return Ok(Box::new(port));
+    }
+    let settings = AfXdpConfig {
+        ethertypes,
+        queue: config.queue,
+        queues: config.queues,
+        rx_frames: config.rx_frames,
+        tx_frames: config.tx_frames,
+        multicast,
+        interface_address: discovers,
+        copy: match config.copy {
+            CopyMode::Auto => af_xdp::CopyMode::Auto,
+            CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
+            CopyMode::Copy => af_xdp::CopyMode::Copy,
+        },
+        ..AfXdpConfig::new(interface, mac)
+    };
+    let port = AfXdpPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
+    log::info!(
+        "{}: frames of {} are steered by {}, and {}",
+        config.name,
+        config.interface,
+        if port.is_native() {
+            "its driver"
+        } else {
+            "the kernel"
+        },
+        if port.is_zero_copy() {
+            "not copied"
+        } else {
+            "copied"
+        },
+    );
+    Ok(Box::new(port))
 }
 
 /// Takes an N_Port_ID on an interface for this process, as long as the descriptor is

@@ -32,12 +32,14 @@ fn described(nic: &NicConfig) -> String {
     let host = nic.host_address();
     match nic.port {
         PortKind::Shm => format!("shm, segment {:?}, host {host}", nic.segment),
-        PortKind::AfPacket if nic.discovers() => format!(
-            "af_packet on {}, host {host}, neighbours are discovered",
+        PortKind::AfPacket | PortKind::AfXdp if nic.discovers() => format!(
+            "{} on {}, host {host}, neighbours are discovered",
+            nic.port.name(),
             nic.interface
         ),
-        PortKind::AfPacket => format!(
-            "af_packet on {}, host {host}, N_Port_IDs {}, neighbours are configured: {}",
+        PortKind::AfPacket | PortKind::AfXdp => format!(
+            "{} on {}, host {host}, N_Port_IDs {}, neighbours are configured: {}",
+            nic.port.name(),
             nic.interface,
             nic.n_port_ids,
             nic.neighbour.len()
@@ -125,11 +127,13 @@ mod tests {
     fn each_kind_of_nic_is_described() {
         let text = "[[nic]]\n[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"192.0.2.1\"\n\
                     [[nic]]\nport = \"af_packet\"\ninterface = \"b\"\nhost = \"192.0.2.1\"\nn_port_ids = \"00.01.01\"\n\
-                    neighbour = [{ host = \"192.0.2.2\", n_port_ids = \"00.02.01\" }]\n";
+                    neighbour = [{ host = \"192.0.2.2\", n_port_ids = \"00.02.01\" }]\n\
+                    [[nic]]\nport = \"af_xdp\"\ninterface = \"c\"\nhost = \"192.0.2.1\"\n";
         let expected = [
             "shm, segment \"default\", host ::1",
             "af_packet on a, host 192.0.2.1, neighbours are discovered",
             "af_packet on b, host 192.0.2.1, N_Port_IDs 00.01.01, neighbours are configured: 1",
+            "af_xdp on c, host 192.0.2.1, neighbours are discovered",
         ];
         assert_eq!(lines(text), expected);
     }

@@ -83,6 +83,8 @@ impl NicConfig {
             number("max_stations", self.max_stations, 1, 255),
             number("rx_frames", self.rx_frames, 1, 65536),
             number("tx_frames", self.tx_frames, 1, 65536),
+            number("queue", self.queue, 0, 65535),
+            number("queues", self.queues, 1, 64),
             number("core", self.core.unwrap_or(0) as u64, 0, MAX_CORE),
         ]
     }
@@ -119,7 +121,7 @@ impl NicConfig {
         found.extend(self.host.and_then(host_mistake));
         match self.port {
             PortKind::Shm => found.extend(self.shm_mistakes()),
-            PortKind::AfPacket => found.extend(self.af_packet_mistakes()),
+            PortKind::AfPacket | PortKind::AfXdp => found.extend(self.interface_mistakes()),
         }
         found
     }
@@ -142,14 +144,13 @@ impl NicConfig {
         found
     }
 
-    fn af_packet_mistakes(&self) -> Vec<Mistake> {
+    fn interface_mistakes(&self) -> Vec<Mistake> {
         let mut found = Vec::new();
+        let port = self.port.name();
         let mut add = |key, text: String| found.push(Mistake::new(key, text));
         if self.interface.is_empty() {
-            add(
-                "interface",
-                "port = \"af_packet\" needs interface = \"...\": `ip link` lists them".into(),
-            );
+            let text = format!("port = {port:?} needs interface = \"...\": `ip link` lists them");
+            add("interface", text);
         } else if self.interface.len() > MAX_INTERFACE_BYTES {
             let text = format!(
                 "interface = {:?}: must have at most {MAX_INTERFACE_BYTES} bytes: `ip link` lists them",
@@ -158,10 +159,8 @@ impl NicConfig {
             add("interface", text);
         }
         if self.host.is_none() {
-            add(
-                "host",
-                "port = \"af_packet\" needs host = \"<our IP address>\"".into(),
-            );
+            let text = format!("port = {port:?} needs host = \"<our IP address>\"");
+            add("host", text);
         }
         for (key, name) in [
             ("port_name", &self.port_name),

@@ -37,8 +37,14 @@ const ONLY: &[Only] = &[
             "probe_interval_ms",
         ],
         other: "port",
-        holds: |nic| nic.port == PortKind::AfPacket,
-        remedy: "only for port = \"af_packet\": set that, or remove this",
+        holds: |nic| nic.port.is_on_interface(),
+        remedy: "only for port = \"af_packet\" or \"af_xdp\": set one, or remove this",
+    },
+    Only {
+        keys: &["queue", "queues", "copy"],
+        other: "port",
+        holds: |nic| nic.port == PortKind::AfXdp,
+        remedy: "only for port = \"af_xdp\": set that, or remove this",
     },
     Only {
         keys: &["port_name", "node_name", "beacon_ms", "discovery_ms"],
@@ -139,6 +145,16 @@ fn between_nics(file: &mut File<'_>, place: &Place, config: &Config, index: usiz
                 "core = {core}: nic {name:?} polls there: choose another core; only a file with [process] lets NICs share one"
             );
             clash("core", text);
+        }
+        if nic.port == PortKind::AfXdp
+            && earlier.port == nic.port
+            && earlier.interface == nic.interface
+        {
+            let text = format!(
+                "interface = {:?}: nic {name:?} has it already, and port = \"af_xdp\" shares none: choose another one",
+                nic.interface
+            );
+            clash("interface", text);
         }
         if nic.capture.is_some() && nic.capture == earlier.capture {
             let text = format!("capture: nic {name:?} writes to the same file: choose another one");

@@ -112,7 +112,7 @@ impl Table for NicConfig {
     fn form(key: &str) -> Option<&'static str> {
         Some(match key {
             "name" => "a name in quotes, \"VINIC0\"",
-            "port" => "\"shm\" or \"af_packet\"",
+            "port" => "\"shm\", \"af_packet\" or \"af_xdp\"",
             "segment" => "1 to 64 letters, digits, '.', '_' or '-', in quotes",
             "directory" => "the path of a directory, in quotes",
             "interface" => {
@@ -128,6 +128,7 @@ impl Table for NicConfig {
             "progress" => "\"inline\" or \"pinned\"",
             "protection" => "\"strict\" or \"lenient\"",
             "lock_memory" => "\"best_effort\", \"required\" or \"never\"",
+            "copy" => "\"auto\", \"zero-copy\" or \"copy\"",
             "recovery" | "shortcut" => "true or false",
             "fault" => "a table, [nic.fault]",
             _ => return None,

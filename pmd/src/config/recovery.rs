@@ -12,7 +12,7 @@ impl NicConfig {
     pub fn recovery(&self) -> bool {
         self.recovery.unwrap_or(match self.port {
             PortKind::Shm => false,
-            PortKind::AfPacket => true,
+            PortKind::AfPacket | PortKind::AfXdp => true,
         })
     }
 
@@ -34,7 +34,7 @@ impl NicConfig {
     fn window_frames(&self) -> u32 {
         match self.port {
             PortKind::Shm => self.recovery_window_frames,
-            PortKind::AfPacket => self.recovery_window_frames.min(self.rx_frames),
+            PortKind::AfPacket | PortKind::AfXdp => self.recovery_window_frames.min(self.rx_frames),
         }
     }
 

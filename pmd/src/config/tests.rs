@@ -65,6 +65,27 @@ fn nics_are_found_by_place_name_alias_and_interface() {
 }
 
 #[test]
+fn a_port_past_the_kernel_has_keys_of_its_own() {
+    let text = "[[nic]]\nport = \"af_xdp\"\ninterface = \"veth7\"\nhost = \"10.0.0.1\"\n";
+    let of = |keys: &str| Config::parse(&format!("{text}{keys}")).expect("legal keys");
+    let config = of("");
+    let nic = config.nic("veth7").expect("by its interface");
+    assert_eq!(nic.port, PortKind::AfXdp);
+    assert_eq!((nic.queue, nic.queues, nic.copy), (0, 1, CopyMode::Auto));
+    assert!(nic.discovers() && nic.recovery());
+    assert_eq!(nic.r_a_tov_ms(), 10_000);
+    for (word, copy) in [
+        ("auto", CopyMode::Auto),
+        ("zero-copy", CopyMode::ZeroCopy),
+        ("copy", CopyMode::Copy),
+    ] {
+        let config = of(&format!("queue = 3\nqueues = 2\ncopy = \"{word}\"\n"));
+        let nic = &config.nics[0];
+        assert_eq!((nic.queue, nic.queues, nic.copy), (3, 2, copy));
+    }
+}
+
+#[test]
 fn mistakes_are_named() {
     for (text, must_say) in [
         ("[[nic]]\nmax_vis = 3", "max_vis"),

@@ -129,13 +129,15 @@ impl AfXdpPort {
     #[cold]
     fn note_refusal(&mut self, error: &io::Error) {
         match error.raw_os_error() {
-            // The kernel took a frame, found no other end, and dropped it.
-            Some(libc::EBUSY) => self.counts.drop_tx_link_down += 1,
-            Some(libc::ENETDOWN | libc::ENXIO) => {}
+            // A copied frame that the driver did not take: the kernel dropped it.
+            Some(libc::EBUSY) if !self.path.zero_copy => match self.link.now().running {
+                true => self.counts.drop_tx_refused += 1,
+                false => self.counts.drop_tx_link_down += 1,
+            },
+            Some(libc::ENETDOWN | libc::ENXIO) => self.look_at_link(),
             // No room to send for now.
             _ => return,
         }
-        self.look_at_link();
         self.blocked = !self.link.now().running;
     }
 

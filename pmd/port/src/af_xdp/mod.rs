@@ -41,6 +41,7 @@
 //! | `drop_tx_runt` | frames to send that are shorter than an Ethernet header |
 //! | `drop_tx_too_long` | frames to send that exceed the interface's MTU, which was lowered |
 //! | `drop_tx_link_down` | frames to send while the interface was down, gone or without its other end |
+//! | `drop_tx_refused` | copied frames that the interface's driver had no room for |
 //! | `drop_tx_not_lent` | buffers given to `tx_burst` that `alloc` did not lend |
 //! | `drop_tx_invalid` | by the kernel: frames to send that it found to be malformed |
 //! | `rx_priority_tagged` | received frames with a priority tag |

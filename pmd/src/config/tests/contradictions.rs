@@ -6,6 +6,9 @@ use super::mistakes::only_mistake;
 /// In the place of `WIRE` in a row: a NIC on Ethernet, four lines.
 const WIRE: &str = "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"192.0.2.1\"";
 
+/// In the place of `XDP` in a row: the same on another port.
+const XDP: &str = "[[nic]]\nport = \"af_xdp\"\ninterface = \"a\"\nhost = \"192.0.2.1\"";
+
 /// A text with one mistake, its line, and what is said of it.
 const CONTRADICTIONS: &[(&str, usize, &str)] = &[
     (
@@ -17,6 +20,16 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
         "[[nic]]\nn_port_ids = \"00.01.01\"",
         2,
         "n_port_ids = \"00.01.01\": only for port = \"af_packet\"",
+    ),
+    (
+        "WIRE\nqueues = 2",
+        5,
+        "queues = 2: only for port = \"af_xdp\": set that, or remove this",
+    ),
+    (
+        "XDP\n[[nic]]\nport = \"af_packet\"\ninterface = \"b\"\nhost = \"::1\"\nXDP",
+        11,
+        "interface = \"a\": nic \"VINIC0\" has it already, and port = \"af_xdp\" shares none",
     ),
     (
         "WIRE\nsegment = \"s\"",
@@ -53,6 +66,11 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
         "[[nic]]\nport = \"af_packet\"\nhost = \"::1\"",
         1,
         "needs interface",
+    ),
+    (
+        "[[nic]]\nport = \"af_xdp\"\nhost = \"::1\"",
+        1,
+        "port = \"af_xdp\" needs interface",
     ),
     (
         "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"",
@@ -178,7 +196,7 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
 #[test]
 fn keys_that_contradict_each_other() {
     for (text, line, words) in CONTRADICTIONS {
-        let text = text.replace("WIRE", WIRE);
+        let text = text.replace("WIRE", WIRE).replace("XDP", XDP);
         let said = only_mistake(&text);
         assert!(
             said.starts_with(&format!("line {line}: ")),
@@ -250,7 +268,7 @@ fn every_message_is_in_the_guide_and_the_guide_has_no_other() {
         .collect();
     let contradictions = CONTRADICTIONS
         .iter()
-        .map(|(text, ..)| text.replace("WIRE", WIRE));
+        .map(|(text, ..)| text.replace("WIRE", WIRE).replace("XDP", XDP));
     let others = OTHERS.iter().map(|text| (*text).to_owned());
     let long = format!("[[nic]]\n[process]\nsocket = \"/{}\"", "x".repeat(200));
     let texts = contradictions.chain(others).chain([long]);

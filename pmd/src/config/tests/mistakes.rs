@@ -42,6 +42,9 @@ fn before<T: Table>(key: &str) -> String {
         | "tx_frames" | "probe_interval_ms" | "n_port_ids" => {
             "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"192.0.2.1\"\n"
         }
+        "queue" | "queues" | "copy" => {
+            "[[nic]]\nport = \"af_xdp\"\ninterface = \"a\"\nhost = \"192.0.2.1\"\n"
+        }
         "core" => "[[nic]]\nprogress = \"pinned\"\n",
         _ if key.starts_with("recovery_") => "[[nic]]\nrecovery = true\n",
         _ => "[[nic]]\n",
@@ -157,7 +160,8 @@ fn every_key_of_a_nic() {
     let long = format!("{:?}", "x".repeat(65));
     every_key::<NicConfig>(&[
         ("name", "7", "in quotes"),
-        ("port", "\"shmem\"", "\"shm\" or \"af_packet\""),
+        ("port", "\"shmem\"", "\"shm\", \"af_packet\" or \"af_xdp\""),
+        ("copy", "\"never\"", "\"auto\", \"zero-copy\" or \"copy\""),
         ("segment", "\"a/b\"", "letters, digits"),
         ("segment", &long, "1 to 64"),
         ("directory", "[]", "path"),
@@ -286,7 +290,7 @@ fn all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines() {
     let error = Config::parse(text).unwrap_err();
     let expected = [
         "line 2: nic \"VINIC0\": max_vi = 0: must be 1 to 4096",
-        "line 3: nic \"VINIC0\": port = \"shmem\": must be \"shm\" or \"af_packet\"",
+        "line 3: nic \"VINIC0\": port = \"shmem\": must be \"shm\", \"af_packet\" or \"af_xdp\"",
         "line 4: nic \"VINIC0\": segment = 7: must be 1 to 64 letters, digits, '.', '_' or '-', in quotes",
         "line 8: nic \"fast\": prot: unknown key: did you mean port?",
         "line 9: nic \"fast\": max_cq = \"x\": must be a number, 1 to 65536",
