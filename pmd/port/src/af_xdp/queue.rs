@@ -10,6 +10,12 @@ use super::socket::XdpSocket;
 use super::umem::Umem;
 use crate::mapping::Mapping;
 
+/// How many entries a ring has for so many chunks: the kernel shows late which entries it
+/// took, after what became of their chunks, and we may be handing those back by then.
+fn with_slack(chunks: u32) -> u32 {
+    2 * chunks
+}
+
 /// Where frames come in.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -43,14 +49,10 @@ fn map<T>(
 }
 
 impl Receiver {
-    /// Makes the rings for `entries` chunks, of which each queue has that many, and hands over
+    /// Makes the rings for `chunks` chunks, of which each queue has that many, and hands over
     /// those of the queue that is the `index`-th of the port.
-    pub(super) fn new(
-        socket: XdpSocket,
-        umem: &Umem,
-        entries: u32,
-        index: u32,
-    ) -> io::Result<Self> {
+    pub(super) fn new(socket: XdpSocket, umem: &Umem, chunks: u32, index: u32) -> io::Result<Self> {
+        let entries = with_slack(chunks);
         socket.make_ring(libc::XDP_UMEM_FILL_RING, entries)?;
         socket.make_ring(libc::XDP_RX_RING, entries)?;
         let offsets = socket.ring_offsets()?;
@@ -62,7 +64,7 @@ impl Receiver {
         let rx = unsafe { Consumer::new(rx, &offsets.rx, entries) };
         // SAFETY: the kernel's fill ring with its offsets and length, just mapped for this value.
         let mut fill = unsafe { Producer::new(fill, &offsets.fr, entries) };
-        for chunk in index * entries..(index + 1) * entries {
+        for chunk in index * chunks..(index + 1) * chunks {
             fill.push(umem.address(chunk));
         }
         fill.publish();
@@ -81,8 +83,9 @@ impl Receiver {
 }
 
 impl Sender {
-    /// Makes the rings for `entries` chunks.
-    pub(super) fn new(socket: &XdpSocket, entries: u32) -> io::Result<Self> {
+    /// Makes the rings for `chunks` chunks.
+    pub(super) fn new(socket: &XdpSocket, chunks: u32) -> io::Result<Self> {
+        let entries = with_slack(chunks);
         socket.make_ring(libc::XDP_UMEM_COMPLETION_RING, entries)?;
         socket.make_ring(libc::XDP_TX_RING, entries)?;
         let offsets = socket.ring_offsets()?;

@@ -74,7 +74,7 @@ pub(super) fn ring_bytes<T>(offsets: &xdp_ring_offset, len: u32) -> usize {
 /// The end of a ring at which this process puts entries in.
 ///
 /// There are never more of them under way than the ring is long: that is for
-/// the owner to see to, who has no more chunks to hand over than that.
+/// the owner to see to, whose rings are longer than it has chunks to hand over.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: Ring<T>,

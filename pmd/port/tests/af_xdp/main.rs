@@ -119,6 +119,39 @@ fn conforms_where_the_kernel_runs_the_program() {
     conformance_over(&wire, "af_xdp, generic", &left_config(), &right_config());
 }
 
+/// A frame that is handed back while the kernel is still busy with the one that it came from.
+#[test]
+fn a_frame_goes_back_and_forth() {
+    const EXCHANGES: u32 = 200_000;
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    let (to_right, to_left) = (
+        frame(RIGHT, LEFT, &[FCOE, 1], 60),
+        frame(LEFT, RIGHT, &[FCOE, 2], 60),
+    );
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..EXCHANGES {
+                send(&mut left, &to_right);
+                assert_eq!(receive(&mut left), to_left);
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..EXCHANGES {
+                assert_eq!(receive(&mut right), to_right);
+                send(&mut right, &to_left);
+            }
+        });
+    });
+    for port in [&mut left, &mut right] {
+        port.upkeep();
+        let stats = port.stats();
+        let drops = stats.counters.iter().filter(|c| c.name.starts_with("drop"));
+        assert_eq!(drops.map(|c| c.value).sum::<u64>(), 0, "{stats:?}");
+    }
+}
+
 #[test]
 fn the_driver_of_the_interface_runs_the_program_if_it_can() {
     let wire = wire(1500);
