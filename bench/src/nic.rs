@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fcvi_frame::{Discriminator, HostAddress, NetAddress};
-use pmd::config::{Config, Idle, NicConfig, PortKind, ProcessConfig};
+use pmd::config::{Config, CopyMode, Idle, NicConfig, PortKind, ProcessConfig};
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
+use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
 use pmd_port::shm::{ShmConfig, ShmPort};
 use pmd_port::{MacBytes, Port};
 use vipl::{
@@ -299,11 +300,15 @@ pub fn port_name(config: &NicConfig) -> &'static str {
 /// # Errors
 /// [`Error::Port`] with the driver's reason.
 pub fn open_raw_port(config: &NicConfig, is_near: bool) -> Result<Box<dyn Port>> {
-    open_station(config, raw_mac(is_near), ETHERTYPE)
+    let mut config = config.clone();
+    if config.port == PortKind::AfXdp {
+        config.port = PortKind::AfPacket;
+    }
+    open_station(&config, raw_mac(is_near), ETHERTYPE)
 }
 
-/// As [`open_raw_port`], for frames of this EtherType, with this address where the driver lets it
-/// be chosen.
+/// Opens a port of the NIC's kind beside it or, if there can be one only, in its place; for frames
+/// of this EtherType, with this address where the driver lets it be chosen.
 ///
 /// # Errors
 /// [`Error::Port`] with the driver's reason.
@@ -323,12 +328,27 @@ pub(crate) fn open_station(
                 .map(|port| Box::new(port) as Box<dyn Port>)
                 .map_err(|error| Error::Port(error.to_string()))
         }
-        PortKind::AfPacket | PortKind::AfXdp => {
+        PortKind::AfPacket => {
             let mut raw = AfPacketConfig::new(&config.interface, mac);
             raw.ethertypes = vec![ethertype];
             raw.rx_frames = config.rx_frames;
             raw.tx_frames = config.tx_frames;
             AfPacketPort::open(raw)
+                .map(|port| Box::new(port) as Box<dyn Port>)
+                .map_err(|error| Error::Port(error.to_string()))
+        }
+        PortKind::AfXdp => {
+            let mut raw = AfXdpConfig::new(&config.interface, mac);
+            raw.ethertypes = vec![ethertype];
+            raw.rx_frames = config.rx_frames;
+            raw.tx_frames = config.tx_frames;
+            (raw.queue, raw.queues) = (config.queue, config.queues);
+            raw.copy = match config.copy {
+                CopyMode::Auto => af_xdp::CopyMode::Auto,
+                CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
+                CopyMode::Copy => af_xdp::CopyMode::Copy,
+            };
+            AfXdpPort::open(raw)
                 .map(|port| Box::new(port) as Box<dyn Port>)
                 .map_err(|error| Error::Port(error.to_string()))
         }
