@@ -144,6 +144,28 @@ impl NicText {
             .key("ulp_timeout_ms", time_out_ms)
     }
 
+    /// Little of everything, as the conformance suite wants one of its NICs.
+    pub fn with_little(self) -> Self {
+        let limits = [
+            ("max_vi", 4),
+            ("max_ptags", 4),
+            ("max_cq", 3),
+            ("max_cq_entries", 64),
+            ("max_regions", 3),
+            ("max_registered_bytes", 33_554_432),
+            ("max_incoming", 1),
+            ("max_notifies_per_queue", 3),
+            ("max_transfer_bytes", 8_388_608),
+        ];
+        let neighbours = "[{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
+                          { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
+        limits
+            .into_iter()
+            .fold(self.key("neighbour", neighbours), |nic, (name, limit)| {
+                nic.key(name, limit)
+            })
+    }
+
     /// Adds injected faults.
     pub fn faults(mut self, faults: Faults) -> Self {
         let [loss, duplication, reordering, corruption] = faults.ppm;

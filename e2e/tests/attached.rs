@@ -23,26 +23,9 @@ fn suite_nics(segments: &Path) -> NicText {
         fs::create_dir_all(&directory).expect("a directory");
         NicText::shm(&directory).key("name", format!("{name:?}"))
     };
-    let neighbours = "[{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
-                      { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
-    let small = [
-        ("max_vi", 4),
-        ("max_ptags", 4),
-        ("max_cq", 3),
-        ("max_cq_entries", 64),
-        ("max_regions", 3),
-        ("max_registered_bytes", 33_554_432),
-        ("max_incoming", 1),
-        ("max_notifies_per_queue", 3),
-        ("max_transfer_bytes", 8_388_608),
-    ];
-    let small = small.into_iter().fold(
-        named("SMALL").steady().key("neighbour", neighbours),
-        |nic, (name, limit)| nic.key(name, limit),
-    );
     shm("VINIC0")
         .steady()
-        .and(small)
+        .and(named("SMALL").steady().with_little())
         .and(named("FRAGILE").steady())
         .and(
             named("LOSSY")

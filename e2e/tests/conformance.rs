@@ -36,26 +36,10 @@ fn nics(end: End, segments: &Path) -> NicText {
 }
 
 fn small(segments: &Path) -> NicText {
-    let limits = [
-        ("max_vi", 4),
-        ("max_ptags", 4),
-        ("max_cq", 3),
-        ("max_cq_entries", 64),
-        ("max_regions", 3),
-        ("max_registered_bytes", 33_554_432),
-        ("max_incoming", 1),
-        ("max_notifies_per_queue", 3),
-        ("max_transfer_bytes", 8_388_608),
-        ("ulp_timeout_ms", 240_000),
-    ];
-    let neighbours = "[{ host = \"192.0.2.9\", n_port_ids = \"00.09.01\" }, \
-                      { host = \"192.0.2.8\", n_port_ids = \"00.08.01\" }]";
-    let nic = NicText::shm(segments)
+    NicText::shm(segments)
         .key("name", "\"SMALL\"")
-        .key("neighbour", neighbours);
-    limits
-        .into_iter()
-        .fold(nic, |nic, (name, limit)| nic.key(name, limit))
+        .with_little()
+        .key("ulp_timeout_ms", 240_000)
 }
 
 /// Where the NIC to be damaged has its segment.

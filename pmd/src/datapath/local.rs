@@ -65,6 +65,8 @@ impl Datapath {
                 Err(Fault::Target) => Moved::OtherGone,
             };
         }
+        let remote_part =
+            |remote, access| remote_part(other, regions, remote, offset_bytes, bytes, access);
         let fits = match operation {
             Operation::Send => move_send(
                 &mut own.send_cursor,
@@ -75,14 +77,7 @@ impl Datapath {
                 bytes,
             ),
             Operation::Write { remote } => {
-                let at = remote_part(
-                    other,
-                    regions,
-                    remote,
-                    offset_bytes,
-                    bytes,
-                    Access::RemoteWrite,
-                );
+                let at = remote_part(remote, Access::RemoteWrite);
                 at.is_some_and(|at| {
                     // SAFETY: the segments were found valid just now, for reading, and so was
                     // the target, for writing; deregistration needs the turn.
@@ -92,14 +87,7 @@ impl Datapath {
                 })
             }
             Operation::Read { remote } => {
-                let at = remote_part(
-                    other,
-                    regions,
-                    remote,
-                    offset_bytes,
-                    bytes,
-                    Access::RemoteRead,
-                );
+                let at = remote_part(remote, Access::RemoteRead);
                 at.is_some_and(|at| {
                     let cursor = own.read_cursor.of(queue.sequence(own.in_flight));
                     cursor.walk(slot.data(), offset_bytes, bytes as usize, |to, piece| {
