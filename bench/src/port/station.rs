@@ -130,30 +130,27 @@ impl Station {
             )));
         }
         let (mut events, start) = (Vec::new(), Instant::now());
-        while sees_others && start.elapsed() < JOINING && !stop.is_asked() {
+        let mut found = named.filter(|_| !sees_others);
+        while found.is_none() && start.elapsed() < JOINING {
+            if stop.is_asked() {
+                return Err(Error::Broken("interrupted".into()));
+            }
             self.port.upkeep();
             self.port.events(&mut events);
-            let joined = events.drain(..).find_map(|event| match event {
-                PortEvent::Joined(neighbour) => Some(neighbour.mac),
-                PortEvent::Left(_) | PortEvent::Failed(_) => None,
+            found = events.drain(..).find_map(|event| match event {
+                PortEvent::Joined(it) if named.is_none_or(|named| named == it.mac) => Some(it.mac),
+                PortEvent::Joined(_) | PortEvent::Left(_) | PortEvent::Failed(_) => None,
             });
-            if joined.is_some_and(|mac| named.is_none_or(|named| named == mac)) {
-                self.peer = joined.unwrap_or_default();
-                return Ok(());
-            }
             std::thread::yield_now();
         }
-        match named {
-            Some(named) if !sees_others => {
-                self.peer = named;
-                Ok(())
-            }
-            _ => Err(Error::Port(format!(
+        self.peer = found.ok_or_else(|| {
+            Error::Port(format!(
                 "the other station is not on {} {}: start that end first",
                 self.driver(),
                 self.device()
-            ))),
-        }
+            ))
+        })?;
+        Ok(())
     }
 
     /// Refuses frames that the port does not carry.

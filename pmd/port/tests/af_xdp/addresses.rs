@@ -20,7 +20,7 @@ fn a_station_moves_to_another_address() {
         // A frame that came before is still handed out.
         let source = left.arm();
         send(&mut right, &to(LEFT, 1));
-        source.sleep(PATIENCE).expect("poll");
+        assert_eq!(source.sleep(PATIENCE).expect("poll"), Slept::Woken);
         left.change_address(NOBODY).expect("a free address");
         assert_eq!(left.capabilities().mac, NOBODY);
         assert_eq!(receive(&mut left), to(LEFT, 1));
