@@ -14,12 +14,19 @@ const OLDEST: &str = "22.11";
 
 /// What the shim and the bindings call. DPDK's own list names every library there is, and each of them would be
 /// loaded with the program.
-const LIBRARIES: [&str; 4] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool"];
+const LIBRARIES: [&str; 6] = [
+    "rte_eal",
+    "rte_ethdev",
+    "rte_mbuf",
+    "rte_mempool",
+    "rte_net_ring",
+    "rte_ring",
+];
 
 const SHIM_HEADER: &str = "c/shim.h";
 const SHIM_SOURCE: &str = "c/shim.c";
 
-const FUNCTIONS: [&str; 15] = [
+const FUNCTIONS: [&str; 17] = [
     "dpdk_sys_.*",
     "rte_eal_(init|cleanup|process_type|has_hugepages|iova_mode)",
     "rte_thread_(register|unregister)",
@@ -31,9 +38,11 @@ const FUNCTIONS: [&str; 15] = [
     "rte_eth_dev_(get_port_by_name|get_name_by_port|get_mtu|set_mtu|default_mac_addr_set)",
     "rte_eth_dev_(callback_register|callback_unregister|rx_intr_enable|rx_intr_disable)",
     "rte_eth_dev_(rx_intr_ctl_q_get_fd|set_link_up|set_link_down)",
-    "rte_eth_(find_next|macaddr_get|link_get_nowait|rx_queue_setup|tx_queue_setup)",
+    "rte_eth_(find_next|macaddr_get|rx_queue_setup|tx_queue_setup)",
     "rte_eth_(stats_get|stats_reset|xstats_get|xstats_get_names|xstats_reset)",
     "rte_eth_(promiscuous|allmulticast)_(enable|disable|get)",
+    "rte_eth_dev_(mac_addr_add|mac_addr_remove|set_mc_addr_list|adjust_nb_rx_tx_desc)",
+    "rte_eth_from_rings|rte_ring_(create|free)",
     "rte_(pktmbuf_pool_create|pktmbuf_pool_create_extbuf|mempool_free|mempool_avail_count|extmem_register|extmem_unregister)",
 ];
 
@@ -41,16 +50,17 @@ const TYPES: [&str; 1] = ["rte_eth_event_type"];
 
 const CONSTANTS: [&str; 5] = [
     "DPDK_SYS_.*",
-    "RTE_ETH_LINK_(UP|DOWN)",
     "RTE_ETH_(NAME_MAX_LEN|XSTATS_NAME_SIZE)",
     "RTE_(MAX_ETHPORTS|PKTMBUF_HEADROOM|ETHER_ADDR_LEN|ETHER_HDR_LEN|ETHER_CRC_LEN|MEMPOOL_CACHE_MAX_SIZE)",
+    "RING_F_(SP_ENQ|SC_DEQ)",
     "RTE_LOG_(EMERG|ALERT|CRIT|ERR|WARNING|NOTICE|INFO|DEBUG)",
 ];
 
 /// Declared by hand in `src/opaque.rs`, or part of what is: nobody but DPDK knows what is in them.
-const OPAQUE: [&str; 3] = [
+const OPAQUE: [&str; 4] = [
     "rte_mbuf(_.*)?",
     "rte_mempool(_.*)?",
+    "rte_ring",
     "rte_(device|memzone)",
 ];
 
@@ -112,8 +122,10 @@ pub(crate) fn build() -> Result<(), BuildError> {
     for directory in pkg_config(&["--variable=libdir"])? {
         println!("cargo::rustc-link-search=native={directory}");
     }
+    // The log is a library of its own in newer releases.
+    let has_log = pkg_config(&["--atleast-version=23.11"]).is_ok();
     // After the shim, which calls them.
-    for library in LIBRARIES {
+    for library in LIBRARIES.into_iter().chain(has_log.then_some("rte_log")) {
         println!("cargo::rustc-link-lib=dylib={library}");
     }
     Ok(())

@@ -14,6 +14,6 @@
     reason = "generated: names and comments are those of DPDK's headers"
 )]
 
-use super::opaque::{rte_device, rte_mbuf, rte_mempool};
+use super::opaque::{rte_device, rte_mbuf, rte_mempool, rte_ring};
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));

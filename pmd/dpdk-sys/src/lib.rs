@@ -15,8 +15,8 @@
 //!   changes the calling thread's affinity, and starts threads.
 //! - Devices come and go, are configured, started and stopped by one thread at a time.
 //! - A queue belongs to one thread at a time.
-//! - A thread that EAL did not start calls `rte_thread_register` before it uses a pool's cache, and
-//!   `rte_thread_unregister` before it ends.
+//! - A thread that EAL did not start has no lcore, and so no pool's cache: it calls `rte_thread_register`, or bursts
+//!   as an lcore that `dpdk_sys_lease_lcore` gave out.
 //! - What `rte_eth_dev_callback_register` was given is called by EAL's interrupt thread.
 
 #[cfg(feature = "system")]
@@ -27,4 +27,4 @@ mod opaque;
 #[cfg(feature = "system")]
 pub use bindings::*;
 #[cfg(feature = "system")]
-pub use opaque::{rte_device, rte_mbuf, rte_mempool};
+pub use opaque::{rte_device, rte_mbuf, rte_mempool, rte_ring};

@@ -24,6 +24,14 @@ pub struct rte_mempool {
     opaque: Opaque,
 }
 
+/// A ring of frames between two ports of this process.
+#[repr(C)]
+#[derive(Debug)]
+pub struct rte_ring {
+    bytes: [u8; 0],
+    opaque: Opaque,
+}
+
 /// A device of a bus; a port's is in its `rte_eth_dev_info`, and goes to `rte_dev_remove`.
 #[repr(C)]
 #[derive(Debug)]

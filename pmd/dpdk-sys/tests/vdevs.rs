@@ -76,6 +76,14 @@ fn error_text(number: c_int) -> String {
         .into_owned()
 }
 
+/// A thread without an lcore, whose bursts run unguarded.
+const CALLER: dpdk_sys_caller = dpdk_sys_caller {
+    lcore: DPDK_SYS_NO_LCORE,
+    guarded: 0,
+    refused: 0,
+    given_up: 0,
+};
+
 /// A started port of one queue each way, with a pool of its own.
 struct Device {
     port: u16,
@@ -148,20 +156,30 @@ impl Device {
     fn alloc(&self, count: u16) -> Vec<dpdk_sys_frame> {
         let mut frames = vec![no_frame(); usize::from(count)];
         // SAFETY: the pool lives, and there is room for `count` records.
-        let lent = unsafe { dpdk_sys_alloc_bulk(self.pool, frames.as_mut_ptr(), count) };
+        let lent = unsafe { dpdk_sys_alloc_bulk(&CALLER, self.pool, frames.as_mut_ptr(), count) };
         frames.truncate(usize::from(lent));
         frames
     }
 
     fn send(&self, frames: &[dpdk_sys_frame]) -> u16 {
         // SAFETY: the port is started, this thread alone has its queue, and the frames are ours.
-        unsafe { dpdk_sys_tx_burst(self.port, 0, frames.as_ptr(), frames.len() as u16) }
+        unsafe {
+            dpdk_sys_tx_burst(
+                &mut CALLER.clone(),
+                self.port,
+                0,
+                frames.as_ptr(),
+                frames.len() as u16,
+            )
+        }
     }
 
     fn receive(&self, max: u16, refused: &mut u64) -> Vec<dpdk_sys_frame> {
         let mut frames = vec![no_frame(); usize::from(max)];
+        let mut caller = CALLER;
         // SAFETY: the port is started, this thread alone has its queue, and there is room for `max` records.
-        let got = unsafe { dpdk_sys_rx_burst(self.port, 0, frames.as_mut_ptr(), max, refused) };
+        let got = unsafe { dpdk_sys_rx_burst(&mut caller, self.port, 0, frames.as_mut_ptr(), max) };
+        *refused += caller.refused;
         frames.truncate(usize::from(got));
         frames
     }
@@ -212,7 +230,7 @@ fn fill(frame: &mut dpdk_sys_frame, bytes: &[u8]) {
 
 fn free(frames: &[dpdk_sys_frame]) {
     // SAFETY: the frames are lent to us, and nobody uses them after this.
-    unsafe { dpdk_sys_free_bulk(frames.as_ptr(), frames.len() as u16) };
+    unsafe { dpdk_sys_free_bulk(&CALLER, frames.as_ptr(), frames.len() as u16) };
 }
 
 /// A frame of its own length and contents for each number.
@@ -397,6 +415,73 @@ fn a_registered_thread_has_an_lcore_until_it_leaves() {
     });
     let seen = seen.join().expect("the thread");
     assert_eq!(seen, (u32::MAX, 0, true, u32::MAX));
+}
+
+#[test]
+fn bursts_run_as_a_leased_lcore_on_any_thread() {
+    let _turn = eal();
+    let device = Device::open("net_ring2", "", ROOM_BYTES);
+    // SAFETY: EAL runs, and no other process joins it.
+    let leased = unsafe { dpdk_sys_lease_lcore() };
+    assert_ne!(leased, DPDK_SYS_NO_LCORE);
+    // SAFETY: as above.
+    let other = unsafe { dpdk_sys_lease_lcore() };
+    assert_ne!(other, leased);
+    let mut caller = dpdk_sys_caller {
+        lcore: leased,
+        ..CALLER
+    };
+    let mut frames = vec![no_frame(); usize::from(BURST)];
+    // SAFETY: the pool lives, there is room for the records, and nobody else runs as this lcore.
+    let lent = unsafe { dpdk_sys_alloc_bulk(&caller, device.pool, frames.as_mut_ptr(), BURST) };
+    assert_eq!(lent, BURST);
+    frames.iter_mut().for_each(|frame| fill(frame, &sample(1)));
+    let count = frames.len() as u16;
+    // SAFETY: the port is started, this thread alone has its queue, and the frames are ours.
+    let sent = unsafe { dpdk_sys_tx_burst(&mut caller, device.port, 0, frames.as_ptr(), count) };
+    assert_eq!(sent, BURST);
+    let port = device.port;
+    let left = thread::spawn(move || {
+        let mut frames = vec![no_frame(); usize::from(BURST)];
+        // SAFETY: the port is started, this thread alone has its queue and runs as this lcore.
+        let got = unsafe { dpdk_sys_rx_burst(&mut caller, port, 0, frames.as_mut_ptr(), BURST) };
+        // SAFETY: the frames are lent to us, and nobody uses them after this.
+        unsafe { dpdk_sys_free_bulk(&caller, frames.as_ptr(), got) };
+        // SAFETY: reads a variable of the calling thread.
+        (got, unsafe { dpdk_sys_lcore_id() })
+    });
+    assert_eq!(left.join().expect("the thread"), (BURST, DPDK_SYS_NO_LCORE));
+    // SAFETY: reads a variable of the calling thread.
+    assert_eq!(unsafe { dpdk_sys_lcore_id() }, DPDK_SYS_NO_LCORE);
+    for lcore in [leased, other] {
+        // SAFETY: it was leased, and nobody runs as it any more.
+        unsafe { dpdk_sys_return_lcore(lcore) };
+    }
+    // SAFETY: EAL runs, and no other process joins it.
+    let again = unsafe { dpdk_sys_lease_lcore() };
+    assert_eq!(again, leased.min(other), "it was given back");
+    // SAFETY: as above.
+    unsafe { dpdk_sys_return_lcore(again) };
+    device.close();
+}
+
+#[test]
+fn buffers_that_are_nobodys_are_recovered() {
+    let _turn = eal();
+    let device = Device::open("net_null3", ",no-rx=1", ROOM_BYTES);
+    let lost = device.alloc(BURST);
+    assert_eq!(device.free_buffers(), BUFFERS - u32::from(BURST));
+    // SAFETY: the frames were lent to us, and nobody uses them after this.
+    unsafe { dpdk_sys_recover(&CALLER, lost.as_ptr(), BURST) };
+    assert_eq!(device.free_buffers(), BUFFERS);
+    let again = device.alloc(BURST);
+    assert!(
+        again
+            .iter()
+            .all(|frame| frame.room_bytes == u32::from(ROOM_BYTES))
+    );
+    free(&again);
+    device.close();
 }
 
 /// Counts messages in the number that is its context.

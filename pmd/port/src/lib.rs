@@ -12,6 +12,7 @@
 //! | [`ring`] | a ring of values from one thread to another |
 //! | [`af_packet`] | the driver for a network interface, through a packet socket with mapped rings |
 //! | [`af_xdp`] | the driver for a network interface, past the kernel's network stack |
+//! | `dpdk` | the driver for DPDK's ports and devices (feature `dpdk`) |
 //! | [`mapping`] | mapped memory, unmapped on drop |
 //! | [`shm`] | driver: an Ethernet segment in shared memory, between processes |
 //! | [`wake`] | sleeping on a port's [`WakeSource`], and waking the sleeper |
@@ -25,6 +26,8 @@ pub mod af_xdp;
 #[cfg(any(test, feature = "conformance"))]
 #[doc(hidden)]
 pub mod conformance;
+#[cfg(feature = "dpdk")]
+pub mod dpdk;
 pub mod layer;
 pub mod loopback;
 pub mod mapping;

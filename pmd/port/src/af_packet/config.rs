@@ -104,7 +104,7 @@ impl AfPacketConfig {
 }
 
 /// True for what can be the address of one station.
-pub(super) fn is_station(mac: MacBytes) -> bool {
+pub(crate) fn is_station(mac: MacBytes) -> bool {
     mac[0] & 1 == 0 && mac != [0; 6]
 }
 

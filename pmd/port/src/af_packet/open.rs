@@ -20,7 +20,7 @@ use crate::mempool::{Mempool, MempoolConfig};
 use crate::port::Capabilities;
 
 /// What the smallest legal FC receive size, a data field of 256 bytes, needs.
-const MIN_MTU_BYTES: u32 = 302;
+pub(crate) const MIN_MTU_BYTES: u32 = 302;
 /// Frames to our own address that can be under way inside the port.
 const SELF_FRAMES: u32 = 64;
 /// What the kernel accounts for one frame besides its bytes, at most.

@@ -1,0 +1,122 @@
+//! The `dpdk` driver over DPDK's virtual devices, and over interfaces in network namespaces.
+//!
+//! EAL is once in a process: all tests here share one, without huge pages. Root is needed for the interfaces.
+
+mod driver;
+#[path = "../common/frames.rs"]
+mod frames;
+mod memif;
+#[path = "../common/netns.rs"]
+mod netns;
+
+use frames::*;
+use netns::{Namespace, Wire, keep_capabilities_of_this_thread};
+use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
+use pmd_port::{MacBytes, MbufBatch, Port, PortEvent, PortFailure, conformance};
+
+fn config(device: &str, mac: MacBytes) -> DpdkConfig {
+    DpdkConfig {
+        eal: EalConfig {
+            memory_mb: 1024,
+            ..EalConfig::default()
+        },
+        tx_frames: 512,
+        ..DpdkConfig::new(device, mac)
+    }
+}
+
+fn open(config: DpdkConfig) -> DpdkPort {
+    DpdkPort::open(config).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Both see the other end.
+fn linked(mut left: DpdkPort, mut right: DpdkPort) -> (DpdkPort, DpdkPort) {
+    // A memif client has room for frames once it looks for them.
+    receive_some(&mut left);
+    wait_for("the other end", || {
+        right.upkeep();
+        receive_some(&mut right);
+        right.link_up().then_some(())
+    });
+    settle(&mut left, &mut right);
+    (left, right)
+}
+
+fn conformance_of(name: &str, mut make: impl FnMut() -> (DpdkPort, DpdkPort)) {
+    conformance::run_all(name, &mut || {
+        let (left, right) = make();
+        (Box::new(left), Box::new(right))
+    });
+}
+
+#[test]
+fn conforms_over_a_pair_of_rings() {
+    conformance_of("dpdk, rings", || {
+        let left = open(config("ring:conformance", LEFT));
+        let right = open(config("ring:conformance", RIGHT));
+        linked(left, right)
+    });
+}
+
+/// A wire for each pair, both ends in one namespace, in which all is done: net_af_xdp keeps its socket when it closes,
+/// and knows its interface by number.
+fn over_wires(name: &str, mtu_bytes: u32, driver: &str, keys: &str) {
+    let namespace = Namespace::new();
+    let mut count = 0;
+    let mut wire = || {
+        count += 1;
+        let ends = [format!("left{count}"), format!("right{count}")];
+        namespace.ip(&format!(
+            "link add {} type veth peer name {}",
+            ends[0], ends[1]
+        ));
+        for end in &ends {
+            namespace.ip(&format!("link set {end} mtu {mtu_bytes} up"));
+        }
+        ends
+    };
+    let device = |number: u32, interface: &str| format!("{driver}{number},iface={interface}{keys}");
+    namespace.run(|| {
+        conformance_of(name, || {
+            let [left, right] = wire();
+            let left = open(config(&device(0, &left), LEFT));
+            linked(left, open(config(&device(1, &right), RIGHT)))
+        });
+    });
+}
+
+#[test]
+fn conforms_over_af_packet() {
+    let keys = ",framesz=2560,blocksz=20480,framecnt=2048";
+    over_wires("dpdk, af_packet", 2500, "net_af_packet1", keys);
+}
+
+#[test]
+fn conforms_over_af_packet_with_short_slots() {
+    let keys = ",framecnt=2048";
+    over_wires("dpdk, af_packet, short", 2500, "net_af_packet2", keys);
+}
+
+#[test]
+fn conforms_over_af_xdp() {
+    over_wires("dpdk, af_xdp", 1500, "net_af_xdp", "");
+}
+
+#[test]
+fn conforms_over_tap() {
+    let namespace = Namespace::new();
+    namespace.ip("link add bridge type bridge forward_delay 0");
+    namespace.ip("link set bridge up mtu 2500");
+    conformance_of("dpdk, tap", || {
+        let tap = |number: u32, name: &str, mac| {
+            let device = format!("net_tap{number},iface={name}");
+            let port = namespace.run(|| open(config(&device, mac)));
+            // As many frames as a port's ring, since those to others stand in it, too.
+            namespace.ip(&format!("link set {name} master bridge txqueuelen 4096"));
+            port
+        };
+        let left = tap(0, "tapleft", LEFT);
+        let right = tap(1, "tapright", RIGHT);
+        linked(left, right)
+    });
+}
