@@ -292,10 +292,10 @@ pub fn port_name(config: &NicConfig) -> &'static str {
     config.port.name()
 }
 
-/// Opens a port of the same kind beside the NIC's own, for the raw control:
-/// another segment, or another station on the same interface. An interface
-/// has room for one `af_xdp` port: the control beside that one is an `af_packet`
-/// station, whose frames go past it.
+/// Opens a port beside the NIC's own, for the raw control: on `shm` another
+/// segment, on an interface an `af_packet` station with an EtherType of its own.
+/// That is so beside an `af_xdp` port, too, since an interface has room for one
+/// of those; frames of other EtherTypes go past it.
 ///
 /// # Errors
 /// [`Error::Port`] with the driver's reason.

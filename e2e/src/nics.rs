@@ -42,6 +42,13 @@ impl End {
         }
     }
 
+    fn first_n_port_id(self) -> &'static str {
+        match self {
+            Self::Left => "00.01.01",
+            Self::Right => "00.02.01",
+        }
+    }
+
     /// A number of its own.
     fn place(self) -> u8 {
         match self {
@@ -77,14 +84,23 @@ impl NicText {
 
     /// One end of a wire.
     pub fn af_packet(end: End) -> Self {
+        Self::on_wire(end, End::n_port_ids)
+    }
+
+    /// One end of a wire whose ends have room for one program each.
+    pub fn af_packet_of_one(end: End) -> Self {
+        Self::on_wire(end, End::first_n_port_id)
+    }
+
+    fn on_wire(end: End, n_port_ids: fn(End) -> &'static str) -> Self {
         Self(format!(
             "[[nic]]\nport = \"af_packet\"\ninterface = \"{}\"\nhost = \"{}\"\nn_port_ids = \"{}\"\n\
              neighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
             end.interface(),
             end.host(),
-            end.n_port_ids(),
+            n_port_ids(end),
             end.other().host(),
-            end.other().n_port_ids(),
+            n_port_ids(end.other()),
         ))
     }
 

@@ -1,10 +1,15 @@
 //! An Ethernet segment: a bridge in a network namespace of its own, gone with its last user.
 
-use crate::process::require_root;
+use crate::process::{require_root, succeed};
 use crate::wire::Namespace;
 
 /// The bridge's own interface, which sees every frame of the segment.
 pub const BRIDGE: &str = "bridge";
+
+/// A kernel that has a firewall for bridges has these switches.
+const NO_FIREWALL: &str = r#"for switch in /proc/sys/net/bridge/bridge-nf-call-*; do
+    [ ! -e "$switch" ] || echo 0 >"$switch"
+done"#;
 
 /// A segment.
 #[derive(Debug)]
@@ -98,6 +103,14 @@ impl Segment {
     pub fn distrust(&self, name: &str) {
         self.namespace
             .ip(&format!("link set {name} type bridge_slave learning off"));
+    }
+
+    /// From now on the bridge forwards frames of IP and ARP that are not what they say, too.
+    ///
+    /// # Panics
+    /// If the kernel does not let it.
+    pub fn without_firewall(&self) {
+        succeed(self.namespace.program("sh").args(["-c", NO_FIREWALL]));
     }
 
     /// Parts an interface from the segment; its link stays up.

@@ -16,6 +16,8 @@ use crate::process::{command, program, require_root, succeed};
 const LINK_LOOKS: u32 = 1000;
 /// Name of the table that forwards frames on a lossy wire.
 const FORWARDS: &str = "forwards";
+/// Name of the table that counts frames of other protocols.
+const OTHERS: &str = "others";
 
 /// A network namespace.
 #[derive(Debug)]
@@ -82,6 +84,42 @@ impl Namespace {
         let mut command = self.program("ip");
         let output = succeed(command.args(words.split(' ')));
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// From now on counts the frames that come in at an interface and are neither FCoE nor FIP. Needs nftables.
+    ///
+    /// # Panics
+    /// If there is no such interface.
+    pub fn count_others(&self, interface: &str) {
+        succeed(self.program("nft").arg(format!(
+            "table netdev {OTHERS} {{\nchain {interface} {{\n\
+             type filter hook ingress device {interface} priority 0;\n\
+             ether type != {{ 0x8906, 0x8914 }} counter\n}}\n}}\n"
+        )));
+    }
+
+    /// How many have come.
+    ///
+    /// # Panics
+    /// If they are not counted.
+    pub fn others(&self) -> u64 {
+        let counts = self.rule_counts(OTHERS);
+        *counts.first().expect("frames that are counted")
+    }
+
+    /// The frames that each rule of a table has counted.
+    fn rule_counts(&self, table: &str) -> Vec<u64> {
+        let mut command = self.program("nft");
+        let output = succeed(command.args(["-j", "list", "table", "netdev", table]));
+        let listing: Value = serde_json::from_slice(&output.stdout).expect("JSON of nft");
+        let objects = listing["nftables"].as_array().expect("a list");
+        let rules = objects
+            .iter()
+            .filter_map(|object| object["rule"]["expr"].as_array());
+        let counts = rules
+            .flatten()
+            .filter_map(|part| part["counter"]["packets"].as_u64());
+        counts.collect()
     }
 
     fn up(&self, interface: &str, mtu_bytes: u32) {
@@ -223,17 +261,7 @@ impl Wire {
     /// If the wire is not a lossy one.
     pub fn lost(&self) -> Vec<u64> {
         let middle = self.middle.as_ref().expect("a lossy wire");
-        let mut command = middle.program("nft");
-        let output = succeed(command.args(["-j", "list", "table", "netdev", FORWARDS]));
-        let listing: Value = serde_json::from_slice(&output.stdout).expect("JSON of nft");
-        let objects = listing["nftables"].as_array().expect("a list");
-        let rules = objects
-            .iter()
-            .filter_map(|object| object["rule"]["expr"].as_array());
-        let counts = rules
-            .flatten()
-            .filter_map(|part| part["counter"]["packets"].as_u64());
-        counts.collect()
+        middle.rule_counts(FORWARDS)
     }
 
     fn ends(&self) -> [(&Namespace, &str); 2] {

@@ -1,5 +1,6 @@
 //! Programs killed in the middle of whatever they do.
 
+use std::ffi::OsString;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -13,14 +14,19 @@ use e2e::wire::Wire;
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// Deaths of a client in one test.
 const DEATHS: u64 = 6;
-/// How soon a death must be known. On shared memory the port tells of it, on a wire four questions without an answer;
+/// How soon a death must be known. On shared memory the port tells of it, on a wire three questions without an answer;
 /// the rest is for a machine that takes the cores away.
 const KNOWN_WITHIN: Duration = Duration::from_secs(20);
 
+/// What lies between the programs.
+enum Between {
+    Memory(Scratch),
+    Wire(Wire),
+}
+
 /// Where the programs meet.
 struct Place {
-    wire: Option<Wire>,
-    segment: Scratch,
+    between: Between,
     files: Scratch,
 }
 
@@ -32,32 +38,42 @@ impl Place {
             NicText::shm(segment.path()).steady().write(&files, end);
         }
         Self {
-            wire: None,
-            segment,
+            between: Between::Memory(segment),
             files,
         }
     }
 
     fn wire() -> Self {
+        Self::wire_with(NicText::af_packet)
+    }
+
+    fn wire_with(nic: fn(End) -> NicText) -> Self {
         let files = Scratch::new("deaths");
         for (name, end) in [("left", End::Left), ("right", End::Right)] {
-            let text = NicText::af_packet(end)
-                .steady()
-                .key("probe_interval_ms", 500);
+            let text = nic(end).steady().key("probe_interval_ms", 500);
             text.write(&files, name);
         }
         Self {
-            wire: Some(Wire::new(2500)),
-            segment: Scratch::in_memory("segment"),
+            between: Between::Wire(Wire::new(2500)),
             files,
         }
     }
 
+    /// What is in the directory of the segment.
+    fn left_in_memory(&self) -> Vec<OsString> {
+        let Between::Memory(segment) = &self.between else {
+            panic!("a wire has no segment");
+        };
+        let entries = std::fs::read_dir(segment.path()).expect("the segment's place");
+        entries
+            .map(|entry| entry.expect("an entry").file_name())
+            .collect()
+    }
+
     fn peer(&self, end: End) -> Command {
-        let mut command = match (&self.wire, end) {
-            (None, _) => program(PEER),
-            (Some(wire), End::Left) => wire.left.program(PEER),
-            (Some(wire), End::Right) => wire.right.program(PEER),
+        let mut command = match &self.between {
+            Between::Memory(_) => program(PEER),
+            Between::Wire(wire) => wire.end(end).program(PEER),
         };
         command.env("VIADUCT_CONFIG", self.files.file(end.interface()));
         command
@@ -70,9 +86,9 @@ impl Place {
     }
 
     fn client(&self, name: &str) -> Running {
-        let host = match self.wire {
-            None => "localhost",
-            Some(_) => End::Left.host(),
+        let host = match self.between {
+            Between::Memory(_) => "localhost",
+            Between::Wire(_) => End::Left.host(),
         };
         let mut command = self.peer(End::Right);
         command.args(["ping", host, "deaths", "--own", name]);
@@ -183,7 +199,7 @@ fn servers_die_on_a_wire() {
     servers_die(&Place::wire(), "veth");
 }
 
-/// Everybody dies at once; the next run finds a clean house.
+/// Everybody dies at once, a few times.
 fn all_die(place: &Place) {
     for _ in 0..4 {
         let server = place.server();
@@ -192,6 +208,10 @@ fn all_die(place: &Place) {
         server.kill();
         client.kill();
     }
+}
+
+/// A run after such deaths is like any other.
+fn run_is_clean(place: &Place) {
     let mut server = place.server();
     let mut client = place.client("one");
     runs_on(&mut client, 2);
@@ -201,18 +221,22 @@ fn all_die(place: &Place) {
     let report = Report::read(&server.succeed(PATIENCE));
     assert_eq!(report.get("events"), 1, "the client's good-bye: {report:?}");
     assert_clean(&report);
-    let left: Vec<_> = std::fs::read_dir(place.segment.path())
-        .expect("the segment's place")
-        .collect();
-    assert!(left.is_empty(), "files of the dead: {left:?}");
 }
 
 #[test]
 fn all_die_on_shared_memory() {
-    all_die(&Place::memory());
+    let place = Place::memory();
+    all_die(&place);
+    assert!(!place.left_in_memory().is_empty(), "the dead left nothing");
+    run_is_clean(&place);
+    let left = place.left_in_memory();
+    assert!(left.is_empty(), "files of the dead: {left:?}");
 }
 
+/// Each end has one N_Port_ID: if a dead program still had it, the next one could not start.
 #[test]
 fn all_die_on_a_wire() {
-    all_die(&Place::wire());
+    let place = Place::wire_with(NicText::af_packet_of_one);
+    all_die(&place);
+    run_is_clean(&place);
 }

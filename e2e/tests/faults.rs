@@ -261,11 +261,21 @@ fn reliable_delivery_survives_doubled_frames() {
         &["--rounds", "3"],
         &["--rounds", "3", "--messages", "400"],
     );
-    assert_eq!(Report::read(&source).get("unbroken"), 3, "{source}");
-    for end in rounds(&sink) {
-        assert_eq!((end.messages, end.losses), (400, 1), "{sink}");
+    let (sink_report, source_report) = (Report::read(&sink), Report::read(&source));
+    assert_eq!(source_report.get("unbroken"), 3, "{source}");
+    assert_whole_rounds(&sink, 3, 400);
+    assert!(sink_report.get("drop_duplicate") > 0, "{sink}");
+    assert_nothing_leaked("sink", &sink_report);
+    assert_nothing_leaked("source", &source_report);
+}
+
+/// So many connections brought so many messages each, and ended once.
+fn assert_whole_rounds(sink: &str, count: usize, messages: u64) {
+    let rounds = rounds(sink);
+    assert_eq!(rounds.len(), count, "{sink}");
+    for end in rounds {
+        assert_eq!((end.messages, end.losses), (messages, 1), "{sink}");
     }
-    assert!(Report::read(&sink).get("drop_duplicate") > 0, "{sink}");
 }
 
 /// What is lost, overtaken or damaged is sent again, and nothing of it shows.
@@ -279,9 +289,7 @@ fn recovery_makes_good_what_a_wire_does() {
     );
     let (sink, source) = (Report::read(&sink_text), Report::read(&source_text));
     assert_eq!(source.get("unbroken"), 5, "{source_text}");
-    for end in rounds(&sink_text) {
-        assert_eq!((end.messages, end.losses), (500, 1), "{sink_text}");
-    }
+    assert_whole_rounds(&sink_text, 5, 500);
     assert!(source.get("frames_resent") > 0, "{source:?}");
     assert!(sink.get("ahead_placed") > 0, "{sink:?}");
     assert_faults_happened(&sink, &source);

@@ -262,8 +262,9 @@ pub struct NicConfig {
     /// most of a configured range may be nobody's.
     pub silent_port_ms: Option<u64>,
     /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
-    /// quarter of FCVI_ULP_TIMEOUT; so is every other frame of a peer-to-peer connection that is not answered. It
-    /// only matters where frames are lost. Milliseconds.
+    /// quarter of FCVI_ULP_TIMEOUT; with `recovery` up to a 16th of it, but 100 ms at least, or the quarter where that
+    /// is less. So is every other frame that makes a peer-to-peer connection, while it is not answered. It only matters
+    /// where frames are lost. Milliseconds.
     pub peer_retry_ms: u64,
     /// Message recovery is offered for connections of the reliable levels, and in force where both
     /// ends offer it: what the network loses is sent again. Without it the first lost frame breaks
@@ -278,8 +279,9 @@ pub struct NicConfig {
     pub recovery_ack_us: u64,
     /// Recovery: a peer is taken for silent after so long at the earliest, and asked. Microseconds.
     pub recovery_timeout_us: u64,
-    /// Recovery: a peer that stays silent, or acknowledges nothing more, is asked so often, each time
-    /// after twice the time before, then the connection breaks; 1 to 100.
+    /// Recovery: a peer that stays silent is asked so often, each time after twice the time before, up
+    /// to a 16th of FCVI_ULP_TIMEOUT (100 ms at least, a second at most), then the connection breaks;
+    /// 1 to 100. One that answers and takes nothing has FCVI_ULP_TIMEOUT.
     pub recovery_tries: u32,
     /// Recovery: frames of a connection that may be unacknowledged, however many are lost.
     pub recovery_min_window_frames: u32,
@@ -456,7 +458,7 @@ impl Config {
     }
 
     /// The NIC of this device name (VIPL 6.5): its own name, an alias, `VINIC` for the
-    /// first, `VINICn` by place, or the name of its interface or segment.
+    /// first, `VINICn` by place, or the name of its interface.
     pub fn nic(&self, device: &str) -> Option<&NicConfig> {
         let device = self.alias.get(device).map_or(device, String::as_str);
         if let Some(nic) = self.nics.iter().find(|nic| nic.name == device) {

@@ -34,8 +34,8 @@ pub struct EngineConfig {
     pub e_d_tov_ns: u64,
     /// R_A_TOV: how long a frame can live in the network.
     pub r_a_tov_ns: u64,
-    /// FCVI_ULP_TIMEOUT: how long a response may take. A request is sent four times in it, with
-    /// message recovery 16 times.
+    /// FCVI_ULP_TIMEOUT: how long a response may take. A request is sent four times in it; with
+    /// message recovery 16 times, but not more often than every 100 ms unless four times are.
     pub ulp_timeout_ns: u64,
     /// After another port of the same host answered NO_MATCH, how long a silent one is waited for.
     pub silent_port_ns: u64,
@@ -99,7 +99,8 @@ impl EngineConfig {
 
     /// How long an IU of a connection waits for its answer before it is sent again: it is sent
     /// four times in FCVI_ULP_TIMEOUT. On a network that loses frames 16 times, but not more often
-    /// than every 100 ms: of a fifth of all frames lost, one exchange in three comes to nothing.
+    /// than every 100 ms, or four times where that is more: of a fifth of all frames lost, one
+    /// exchange in three comes to nothing.
     pub(crate) fn retry_interval_ns(&self) -> u64 {
         let quarter_ns = self.ulp_timeout_ns / 4;
         match self.recovery {

@@ -8,13 +8,13 @@
 //!         <--------------------------------- RESP3
 //!   connected
 //! ```
-//! RQST is repeated every quarter of FCVI_ULP_TIMEOUT on a new exchange with the
-//! same connection ID until the consumer's time-out; RESP1 and RESP2 likewise,
-//! on their exchange, until FCVI_ULP_TIMEOUT is over or what follows shows that
-//! they arrived.
+//! RQST is repeated at the pace of `EngineConfig::retry_interval_ns`, on a new
+//! exchange with the same connection ID, until the consumer's time-out; RESP1 and
+//! RESP2 likewise, on their exchange, until FCVI_ULP_TIMEOUT is over or what
+//! follows shows that they arrived.
 //!
 //! Peer to peer both sides are originators, until one of them answers the other's
-//! RQST; `peer` says which. Their IUs are repeated sooner.
+//! RQST; `peer` says which. Their IUs are repeated sooner at first.
 
 mod peer;
 mod request;

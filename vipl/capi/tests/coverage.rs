@@ -161,8 +161,8 @@ const INTRODUCTION: &str = "# Coverage of the guide
 What the VI Architecture Developer's Guide asks for, and the test that shows it. The tests are C programs against
 `libvipl`, in [vipl/capi/tests/conformance](../../vipl/capi/tests/conformance), one folder for each of the guide's phases.
 Each test declares what it shows, and a run holds it to that; a call that answers what the guide does not list for it is a
-failure anywhere. The suite runs over shared memory as two processes, as one and under valgrind, and over Ethernet between
-two network namespaces.
+failure anywhere. The suite runs over shared memory as two processes, as one and under valgrind, attached to a datapath
+process, and over Ethernet between two network namespaces.
 
 This file is written by `VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl-capi --test coverage` from the tests' declarations and
 the tables in `vipl/capi/tests/common`.

@@ -14,13 +14,16 @@ pub(crate) const KINDS: &[(&str, Make)] = &[
     ("unknown_fip", unknown_fip),
     ("wrong_source_fip", wrong_source_fip),
     ("replayed_fip", replayed_fip),
-    ("replayed_fip_els", replayed_fip_els),
+    ("replayed_fip_question", replayed_fip_question),
+    ("replayed_fip_request", replayed_fip_request),
+    ("replayed_fip_reply", replayed_fip_reply),
     ("made_up_claim", made_up_claim),
 ];
 
 /// Discovery of switches, keep alive, search for VLANs, and two that mean nothing.
 const OTHER_OPERATIONS: [u32; 5] = [1, 3, 4, 6, 0xFFFF];
 const ALL_VN2VN: [u8; 6] = [0x01, 0x10, 0x18, 0x01, 0x00, 0x04];
+const PROBE_REQUEST: u8 = 1;
 const CLAIM_NOTIFICATION: u8 = 3;
 /// A descriptor type that every receiver must understand, and none does.
 const UNKNOWN_DESCRIPTOR: u8 = 0x3F;
@@ -65,11 +68,26 @@ fn wrong_source_fip(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
 }
 
 fn replayed_fip(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
-    rng.one(&seen.vn2vn).cloned()
+    let others = seen.vn2vn.iter().filter(|frame| !is_question(frame));
+    rng.one(&others.collect::<Vec<_>>()).copied().cloned()
 }
 
-fn replayed_fip_els(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
-    rng.one(&seen.fip_els).cloned()
+fn replayed_fip_question(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    let questions = seen.vn2vn.iter().filter(|frame| is_question(frame));
+    rng.one(&questions.collect::<Vec<_>>()).copied().cloned()
+}
+
+/// Some of these frames are answered.
+fn is_question(frame: &[u8]) -> bool {
+    [PROBE_REQUEST, CLAIM_NOTIFICATION].contains(&frame[FIP_SUBCODE])
+}
+
+fn replayed_fip_request(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    rng.one(&seen.fip_requests).cloned()
+}
+
+fn replayed_fip_reply(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    rng.one(&seen.fip_replies).cloned()
 }
 
 /// A claim as a port would send it that is not there.

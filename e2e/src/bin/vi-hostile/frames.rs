@@ -21,8 +21,11 @@ pub(crate) const KINDS: &[(&str, Make)] = &[
     ("stranger_message", stranger_message),
     ("far_message", far_message),
     ("replayed", replayed),
+    ("replayed_acknowledgement", replayed_acknowledgement),
     ("stranger_request", stranger_request),
-    ("replayed_els", replayed_els),
+    ("replayed_els_request", replayed_els_request),
+    ("replayed_farp_reply", replayed_farp_reply),
+    ("replayed_els_reply", replayed_els_reply),
     ("malformed_els", malformed_els),
     ("unknown_els", unknown_els),
     ("wrong_source_els", wrong_source_els),
@@ -33,6 +36,8 @@ pub(crate) const KINDS: &[(&str, Make)] = &[
 const FOREIGN: [u32; 6] = [0x0800, 0x0806, 0x86DD, 0x0026, 0x88B5, 0xFFFF];
 /// A VLAN that nobody is in.
 const VLAN: [u8; 4] = [0x81, 0x00, 0x00, 0x05];
+/// It is sent as a request, which nobody answers.
+const FARP_REPLY: u8 = 0x55;
 /// Basic link services and extended ones are served, and FC-VI.
 const SERVED_TYPES: [u8; 3] = [0x00, 0x01, 0x58];
 /// What no opcode and no command is larger than.
@@ -145,7 +150,11 @@ fn far_message(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
 }
 
 fn replayed(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
-    rng.one(&seen.vi).cloned()
+    rng.one(&seen.but_acknowledgements).cloned()
+}
+
+fn replayed_acknowledgement(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    rng.one(&seen.acknowledgements).cloned()
 }
 
 fn stranger_request(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
@@ -153,8 +162,24 @@ fn stranger_request(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
     Some(from_stranger(seen, rng, frame))
 }
 
-fn replayed_els(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
-    rng.one(&seen.els).cloned()
+fn replayed_els_request(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    let answered = seen
+        .els_requests
+        .iter()
+        .filter(|f| f[COMMAND] != FARP_REPLY);
+    rng.one(&answered.collect::<Vec<_>>()).copied().cloned()
+}
+
+fn replayed_farp_reply(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    let replies = seen
+        .els_requests
+        .iter()
+        .filter(|f| f[COMMAND] == FARP_REPLY);
+    rng.one(&replies.collect::<Vec<_>>()).copied().cloned()
+}
+
+fn replayed_els_reply(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {
+    rng.one(&seen.els_replies).cloned()
 }
 
 fn malformed_els(seen: &Seen, rng: &mut Rng) -> Option<Vec<u8>> {

@@ -1,7 +1,7 @@
 //! A station that sends what no port should: frames that were seen on the network, changed or at the wrong time.
 //!
 //! It sends frames of the kinds that are named, in turn: so many of each at least, and more until its input ends. It tells how
-//! many at its end. The same seed and the same frames make the same choices.
+//! many at its end, and how many of these went to all stations. The same seed and the same frames make the same choices.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +30,8 @@ type Failure = Box<dyn std::error::Error>;
 const OWN_MAC: MacBytes = [0x02, 0, 0, 0, 0x66, 0x66];
 /// From one burst to the next, so that the flood lasts while others work.
 const PAUSE: Duration = Duration::from_millis(5);
+/// The bit of an address's first byte that says that it is not of one station.
+const GROUP: u8 = 1;
 /// A port without room is tried again this often.
 const TRIES: u32 = 1000;
 
@@ -75,17 +77,21 @@ fn run(cli: &Cli) -> Result<(), Failure> {
         .collect::<Result<_, Failure>>()?;
     let mut sender = Sender::open(&cli.interface)?;
     let input = until_input_ends();
+    let mut to_all = vec![0; kinds.len()];
     let mut rounds = 0;
     while rounds < cli.each || input.try_recv() != Err(TryRecvError::Disconnected) {
         rounds += 1;
-        for (name, make) in &kinds {
+        for ((name, make), to_all) in kinds.iter().zip(&mut to_all) {
             let frame = make(&seen, &mut rng);
-            sender.send(&frame.ok_or(format!("{name}: nothing to make it of was seen"))?)?;
+            let frame = frame.ok_or(format!("{name}: nothing to make it of was seen"))?;
+            *to_all += u64::from(frame[0] & GROUP);
+            sender.send(&frame)?;
         }
     }
     sender.flush()?;
-    for (name, _) in kinds {
+    for ((name, _), to_all) in kinds.iter().zip(to_all) {
         println!("count {name} {rounds}");
+        println!("count {name}_to_all {to_all}");
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vipl::{ConnectionRequest, Nic, Ptag, ReliabilityLevel, Timeout, Vi, VipError};
 
 use crate::queue::{Queue, Side};
-use crate::station::{Names, PATIENCE, Station, make_descriptors, make_vi, tell};
+use crate::station::{Names, PATIENCE, Station, make_descriptors, make_vi, tell, tell_counters};
 use crate::{Failure, Server, message};
 
 /// How often a thread that waits looks whether it is to end.
@@ -18,6 +18,8 @@ const TELL_EACH: Duration = Duration::from_millis(20);
 /// A client that is later than this does not make up for it: how slow it was would be hidden by
 /// how fast it is afterwards.
 const DEBT: Duration = Duration::from_millis(10);
+/// What the input says to have the counters told.
+const COUNTERS: &str = "counters";
 /// Receives for each client.
 const RECEIVES: usize = 2;
 
@@ -69,7 +71,10 @@ pub(crate) fn serve(name: &str) -> Result<(), Failure> {
     });
     println!("listening");
     for line in io::stdin().lock().lines() {
-        println!("heard {}", line?);
+        match line?.as_str() {
+            COUNTERS => tell_counters(shared.nic.handle())?,
+            other => return Err(format!("no such command: {other:?}").into()),
+        }
     }
     // Nobody else sets it.
     let _ = shared.stop.set(());
@@ -141,9 +146,14 @@ pub(crate) fn ping(server: &Server, own: &str, per_second: Option<u32>) -> Resul
     let stop = Stop::default();
     thread::spawn({
         let stop = Arc::clone(&stop);
+        // Not the NIC itself: it is closed when the connection ends, and this thread still reads.
+        let nic = station.nic().handle();
         move || {
-            // Whatever comes, the end of the input or an error, is the end.
-            let _ = io::stdin().lock().lines().last();
+            let goes_on = |line: io::Result<String>| {
+                line.is_ok_and(|line| line == COUNTERS) && tell_counters(nic).is_ok()
+            };
+            // Whatever else comes, the end of the input or an error, is the end.
+            let _ = io::stdin().lock().lines().all(goes_on);
             stop.set(())
         }
     });

@@ -29,12 +29,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Sends everything back to any number of clients; ends with its input.
+    /// Sends everything back to any number of clients; ends with its input. The line `counters` there has the NIC's
+    /// counters told.
     Serve {
         /// The discriminator to listen on.
         name: String,
     },
-    /// Sends, and checks what comes back, until its input or the connection ends.
+    /// Sends, and checks what comes back, until its input or the connection ends. The line `counters` in the input has
+    /// the NIC's counters told; any other is its end.
     Ping {
         #[command(flatten)]
         server: Server,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vipl::{
-    Descriptor, ErrorCode, NetAddress, Nic, Ptag, ReliabilityLevel, Timeout, Vi, ViHandle,
-    VipError, provider,
+    Descriptor, ErrorCode, NetAddress, Nic, NicHandle, Ptag, ReliabilityLevel, Timeout, Vi,
+    ViHandle, VipError, provider,
 };
 
 use crate::message::LONGEST_BYTES;
@@ -168,6 +168,16 @@ impl Station {
         tell("events", self.seen.len() as u64);
         Ok(())
     }
+}
+
+/// Tells the counters of a NIC as they are now, in one line: `counters NAME=NUMBER ...`.
+pub(crate) fn tell_counters(nic: NicHandle) -> Result<(), VipError> {
+    let counters = provider::counters(nic)?;
+    let words = counters.iter().fold(String::new(), |words, (name, value)| {
+        words + &format!(" {name}={value}")
+    });
+    println!("counters{words}");
+    Ok(())
 }
 
 /// Tells a number.
