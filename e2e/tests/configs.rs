@@ -157,6 +157,41 @@ fn process_examples_are_accepted_for_serving() {
     }
 }
 
+/// Every program knows what is in them; to open them it must be built with DPDK.
+#[test]
+fn dpdk_examples_are_two_ends_of_one_wire() {
+    let ends = [("server", "192.0.2.1"), ("client", "192.0.2.2")];
+    for (role, host) in ends {
+        let file = workspace().join(format!("configs/dpdk-memif-{role}.toml"));
+        let mut check = program(built().join("fcvi-pmd"));
+        let said = Running::start("check", check.arg("check").arg(&file)).succeed(PATIENCE);
+        let expected =
+            format!("VINIC0: dpdk on net_memif0, host {host}, neighbours are discovered");
+        assert_eq!(said.trim_end(), expected);
+        let text = example(&format!("dpdk-memif-{role}.toml"));
+        let device = format!("device = \"net_memif0,role={role},socket=viaduct-memif\"");
+        assert!(text.contains(&device), "{text}");
+    }
+}
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn a_process_without_dpdk_says_so() {
+    let scratch = Scratch::new("configs");
+    let socket = scratch.file("pmd.sock");
+    let text = example("dpdk-memif-server.toml") + &format!("[process]\nsocket = {socket:?}\n");
+    let config = scratch.write("pmd.toml", &text);
+    let mut run = program(built().join("fcvi-pmd"));
+    run.args(["run", "--config"]).arg(&config);
+    let ended = Running::start("fcvi-pmd", &mut run).finish(PATIENCE);
+    let why = "this program was built without DPDK: build it with --features dpdk";
+    assert!(
+        !ended.status.success() && ended.text.contains(why),
+        "{}",
+        ended.text
+    );
+}
+
 #[test]
 fn every_example_has_a_test() {
     let mut names: Vec<String> = std::fs::read_dir(workspace().join("configs"))
@@ -173,6 +208,8 @@ fn every_example_has_a_test() {
     assert_eq!(
         names,
         [
+            "dpdk-memif-client.toml",
+            "dpdk-memif-server.toml",
             "fcvi-pmd.service",
             "hpc-node.toml",
             "laptop-process.toml",
