@@ -149,11 +149,14 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
     let mut engine = Engine::new(engine_config, first);
     let path = Datapath::new(port, &device.regions, &device.events, max_vi);
-    let discovery = config.discovers().then(|| {
-        engine.require_login();
-        let port = vn_port(config, &capabilities, (port_name, node_name), data_field);
-        Box::new(Discovery::new(port))
-    });
+    let discovery = match config.discovers() {
+        true => {
+            engine.require_login();
+            let port = vn_port(config, &capabilities, (port_name, node_name), data_field)?;
+            Some(Box::new(Discovery::new(port)))
+        }
+        false => None,
+    };
     let mut poller = Poller::new(engine, path, neighbours, discovery, station.claim);
     poller.start_discovery();
     Ok(poller)
@@ -165,10 +168,15 @@ fn vn_port(
     capabilities: &Capabilities,
     (port_name, node_name): (u64, u64),
     data_field_bytes: u16,
-) -> VnPort {
-    let enode_mac = MacAddress(capabilities.interface_mac.unwrap_or(capabilities.mac));
+) -> Result<VnPort, OpenError> {
+    let enode_mac = capabilities.interface_mac.ok_or_else(|| {
+        OpenError::new(format!(
+            "{} has no address of its own, by which ports would find each other: set n_port_ids, and list neighbours",
+            capabilities.device
+        ))
+    })?;
     let beacon_ns = config.beacon_ms * 1_000_000;
-    let mut discovery = Vn2vnConfig::new(port_name, node_name, enode_mac);
+    let mut discovery = Vn2vnConfig::new(port_name, node_name, MacAddress(enode_mac));
     let pdu_bytes = capabilities.max_frame_bytes - ETHERNET_HEADER_BYTES;
     discovery.max_fcoe_bytes = u16::try_from(pdu_bytes).unwrap_or(u16::MAX);
     discovery.beacon_interval_ns = beacon_ns;
@@ -180,7 +188,7 @@ fn vn_port(
     login.farp_timeout_ns = FARP_TIMEOUT_NS;
     let mut seed = [0; 8];
     random_bytes(&mut seed);
-    VnPort::new(discovery, login, u64::from_le_bytes(seed))
+    Ok(VnPort::new(discovery, login, u64::from_le_bytes(seed)))
 }
 
 /// What fits into one frame of the port.
@@ -305,6 +313,28 @@ fn claim_name(wire: &str, id: NPortId) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_without_an_address_of_its_own_finds_no_other() {
+        let mut capabilities = Capabilities {
+            driver: "dpdk",
+            device: "ring:a".into(),
+            mac: MacAddress::vn2vn(NPortId::default()).0,
+            interface_mac: None,
+            max_frame_bytes: 2172,
+            lossless: false,
+            send_alone: false,
+        };
+        let config = NicConfig::default();
+        let open = |capabilities: &Capabilities| vn_port(&config, capabilities, (1, 2), 2112);
+        let refused = open(&capabilities).expect_err("it has none").to_string();
+        assert!(
+            refused.starts_with("ring:a has no address") && refused.contains("n_port_ids"),
+            "{refused}"
+        );
+        capabilities.interface_mac = Some([2, 0, 0, 0, 0, 1]);
+        assert!(open(&capabilities).is_ok());
+    }
 
     #[test]
     fn a_claim_has_the_name_of_its_wire_as_far_as_there_is_room() {
