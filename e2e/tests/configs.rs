@@ -6,6 +6,8 @@ use std::process::Command;
 use e2e::datapath::DatapathProcess;
 use e2e::installation::{Installation, built, workspace};
 use e2e::nics::End;
+#[cfg(feature = "dpdk")]
+use e2e::process::unprivileged;
 use e2e::process::{PATIENCE, Running, program};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -172,6 +174,33 @@ fn dpdk_examples_are_two_ends_of_one_wire() {
         let device = format!("device = \"net_memif0,role={role},socket=viaduct-memif\"");
         assert!(text.contains(&device), "{text}");
     }
+}
+
+/// An ordinary user's server and client, each with a DPDK of its own.
+#[cfg(feature = "dpdk")]
+#[test]
+fn the_memif_examples_carry_messages() {
+    let installation = Installation::new();
+    let scratch = Scratch::new("configs");
+    // The socket is a name that others of this network namespace see, too.
+    let socket = format!("viaduct-test-{}", std::process::id());
+    let config = |role: &str| {
+        let name = format!("dpdk-memif-{role}.toml");
+        scratch.write(&name, &example(&name).replace("viaduct-memif", &socket))
+    };
+    let mut server = unprivileged(installation.program("EchoServer"));
+    let server = server.env("VIADUCT_CONFIG", config("server"));
+    let mut server = Running::start("EchoServer", server.args(["-c", "1"]));
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let mut client = unprivileged(installation.program("EchoClient"));
+    let client = client.env("VIADUCT_CONFIG", config("client"));
+    let client = client.args(["-t", "20000", "-i", "10", "192.0.2.1"]);
+    let said = Running::start("EchoClient", client).succeed(PATIENCE);
+    assert!(
+        said.contains("50 messages, 696970 bytes, 0 errors"),
+        "{said}"
+    );
+    server.succeed(PATIENCE);
 }
 
 #[cfg(not(feature = "dpdk"))]
