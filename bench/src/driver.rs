@@ -80,6 +80,8 @@ struct Session<'a> {
     floor: Option<Floor>,
     /// Connections that carry nothing.
     idle: Vec<Open<Near>>,
+    /// There can be a raw port beside the NIC's own.
+    has_raw: bool,
     raw: Option<RawEnd>,
     raw_peer: Option<(pmd_port::MacBytes, usize)>,
     opened: u32,
@@ -96,6 +98,13 @@ impl<'a> Session<'a> {
     ) -> Result<Self> {
         let reach = Reach::new(nic, &options.ends, tag, stop.clone())?;
         let channel = reach.channel()?;
+        let has_raw = nic::raw_beside(&choice.config).is_some();
+        if !has_raw && !choice.is_attached() && !options.no_control {
+            eprintln!(
+                "vibench: no control: DPDK's device {:?} has one port, which is the NIC's; `vibench port` measures it alone",
+                choice.config.device
+            );
+        }
         Ok(Self {
             nic,
             config: &choice.config,
@@ -106,6 +115,7 @@ impl<'a> Session<'a> {
             reach,
             channel,
             idle: Vec::new(),
+            has_raw,
             raw: None,
             raw_peer: None,
             opened: 0,
@@ -169,7 +179,7 @@ impl<'a> Session<'a> {
             if wanted && self.is_attached {
                 control_name = self.floor_name(test);
                 outcome = self.floor_round(test, &limit, &mut control);
-            } else if wanted {
+            } else if wanted && self.has_raw {
                 let frames = self.open_raw(test)?;
                 control_name = Some(self.control_name(&frames));
                 outcome = self.control_round(test, frames, &limit, &mut control);

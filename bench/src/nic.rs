@@ -7,6 +7,8 @@ use fcvi_frame::{Discriminator, HostAddress, NetAddress};
 use pmd::config::{Config, CopyMode, Idle, NicConfig, PortKind, ProcessConfig};
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
+#[cfg(feature = "dpdk")]
+use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
 use pmd_port::shm::{ShmConfig, ShmPort};
 use pmd_port::{MacBytes, Port};
 use vipl::{
@@ -292,19 +294,44 @@ pub fn port_name(config: &NicConfig) -> &'static str {
     config.port.name()
 }
 
-/// Opens a port beside the NIC's own, for the raw control: on `shm` another
-/// segment, on an interface an `af_packet` station with an EtherType of its own.
-/// That is so beside an `af_xdp` port, too, since an interface has room for one
-/// of those; frames of other EtherTypes go past it.
+/// The raw control's port beside the NIC's own: of the same kind, on another segment or
+/// as another station on the same interface. An interface has room for one `af_xdp` port:
+/// the control beside that one is an `af_packet` station, whose frames go past it. A device
+/// of DPDK has one port, too: beside `net_af_packet` the control is a station on its
+/// interface, which both hear. `None` beside all other devices; `net_af_xdp` takes every
+/// frame of its interface.
+pub(crate) fn raw_beside(config: &NicConfig) -> Option<NicConfig> {
+    let interface = match config.port {
+        PortKind::Shm | PortKind::AfPacket => return Some(config.clone()),
+        PortKind::AfXdp => &config.interface,
+        PortKind::Dpdk => shared_interface(&config.device)?,
+    };
+    Some(NicConfig {
+        port: PortKind::AfPacket,
+        interface: interface.to_owned(),
+        ..config.clone()
+    })
+}
+
+/// The interface behind a device of DPDK that leaves its frames to others, too.
+fn shared_interface(device: &str) -> Option<&str> {
+    let keys = device.strip_prefix("net_af_packet")?.split(',').skip(1);
+    let mut named = keys.filter_map(|key| key.strip_prefix("iface="));
+    named.next()
+}
+
+/// Opens the raw control's port.
 ///
 /// # Errors
-/// [`Error::Port`] with the driver's reason.
+/// [`Error::Port`] with the driver's reason, or because there can be none beside the NIC's own.
 pub fn open_raw_port(config: &NicConfig, is_near: bool) -> Result<Box<dyn Port>> {
-    let mut config = config.clone();
-    if config.port == PortKind::AfXdp {
-        config.port = PortKind::AfPacket;
-    }
-    open_station(&config, raw_mac(is_near), ETHERTYPE)
+    let beside = raw_beside(config).ok_or_else(|| {
+        let device = &config.device;
+        Error::Port(format!(
+            "none beside DPDK's device {device:?}, which has one port: measure with --no-control"
+        ))
+    })?;
+    open_station(&beside, raw_mac(is_near), ETHERTYPE)
 }
 
 /// Opens a port of the NIC's kind beside it or, if there can be one only, in its place; for frames
@@ -352,7 +379,33 @@ pub(crate) fn open_station(
                 .map(|port| Box::new(port) as Box<dyn Port>)
                 .map_err(|error| Error::Port(error.to_string()))
         }
+        PortKind::Dpdk => open_dpdk(config, mac, ethertype),
     }
+}
+
+#[cfg(feature = "dpdk")]
+fn open_dpdk(config: &NicConfig, mac: MacBytes, ethertype: u16) -> Result<Box<dyn Port>> {
+    let raw = DpdkConfig {
+        eal: EalConfig {
+            huge_pages: config.huge_pages,
+            memory_mb: config.memory_mb,
+            args: config.args.clone(),
+        },
+        ethertypes: vec![ethertype],
+        queues: config.queues,
+        rx_frames: config.rx_frames,
+        tx_frames: config.tx_frames,
+        mtu_bytes: config.mtu_bytes,
+        ..DpdkConfig::new(&config.device, mac)
+    };
+    DpdkPort::open(raw)
+        .map(|port| Box::new(port) as Box<dyn Port>)
+        .map_err(|error| Error::Port(error.to_string()))
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn open_dpdk(_: &NicConfig, _: MacBytes, _: u16) -> Result<Box<dyn Port>> {
+    Err(Error::Port(pmd::config::WITHOUT_DPDK.into()))
 }
 
 /// A locally administered station address of this process for raw frames.
@@ -404,6 +457,61 @@ mod tests {
         assert_eq!(found.unwrap().config.segment, "mine");
         assert!(missing.unwrap_err().to_string().contains("VINIC7"));
         assert!(selection(Some(path), "VINIC0").load().is_err());
+    }
+
+    #[test]
+    fn the_control_is_beside_the_nic_where_there_is_room() {
+        let beside = |port, device: &str| {
+            let (interface, device) = ("a".into(), device.into());
+            let config = NicConfig {
+                port,
+                interface,
+                device,
+                ..NicConfig::default()
+            };
+            raw_beside(&config).map(|raw| (raw.port, raw.interface))
+        };
+        let station = |interface: &str| Some((PortKind::AfPacket, interface.to_owned()));
+        assert_eq!(
+            beside(PortKind::Shm, "").map(|(port, _)| port),
+            Some(PortKind::Shm)
+        );
+        assert_eq!(beside(PortKind::AfPacket, ""), station("a"));
+        assert_eq!(beside(PortKind::AfXdp, ""), station("a"));
+        let shared = "net_af_packet0,qpairs=1,iface=b";
+        assert_eq!(beside(PortKind::Dpdk, shared), station("b"));
+        for alone in [
+            "net_af_xdp0,iface=b",
+            "net_tap0,iface=b",
+            "net_memif0,role=server",
+            "0000:01:00.0",
+            "net_af_packet0",
+        ] {
+            assert_eq!(beside(PortKind::Dpdk, alone), None, "{alone}");
+        }
+        let alone = NicConfig {
+            port: PortKind::Dpdk,
+            device: "net_null0".into(),
+            ..NicConfig::default()
+        };
+        let refused = open_raw_port(&alone, true).err().unwrap().to_string();
+        assert!(
+            refused.contains("net_null0") && refused.contains("--no-control"),
+            "{refused}"
+        );
+    }
+
+    #[cfg(not(feature = "dpdk"))]
+    #[test]
+    fn a_program_without_dpdk_says_so() {
+        let config = NicConfig {
+            port: PortKind::Dpdk,
+            device: "net_null0".into(),
+            ..NicConfig::default()
+        };
+        let refused = open_station(&config, raw_mac(true), ETHERTYPE).err();
+        let refused = refused.unwrap().to_string();
+        assert!(refused.contains("--features dpdk"), "{refused}");
     }
 
     #[test]

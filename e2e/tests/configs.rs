@@ -6,6 +6,8 @@ use std::process::Command;
 use e2e::datapath::DatapathProcess;
 use e2e::installation::{Installation, built, workspace};
 use e2e::nics::End;
+#[cfg(feature = "dpdk")]
+use e2e::process::unprivileged;
 use e2e::process::{PATIENCE, Running, program};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -157,6 +159,68 @@ fn process_examples_are_accepted_for_serving() {
     }
 }
 
+/// Every program knows what is in them; to open them it must be built with DPDK.
+#[test]
+fn dpdk_examples_are_two_ends_of_one_wire() {
+    let ends = [("server", "192.0.2.1"), ("client", "192.0.2.2")];
+    for (role, host) in ends {
+        let file = workspace().join(format!("configs/dpdk-memif-{role}.toml"));
+        let mut check = program(built().join("fcvi-pmd"));
+        let said = Running::start("check", check.arg("check").arg(&file)).succeed(PATIENCE);
+        let expected =
+            format!("VINIC0: dpdk on net_memif0, host {host}, neighbours are discovered");
+        assert_eq!(said.trim_end(), expected);
+        let text = example(&format!("dpdk-memif-{role}.toml"));
+        let device = format!("device = \"net_memif0,role={role},socket=viaduct-memif\"");
+        assert!(text.contains(&device), "{text}");
+    }
+}
+
+/// An ordinary user's server and client, each with a DPDK of its own.
+#[cfg(feature = "dpdk")]
+#[test]
+fn the_memif_examples_carry_messages() {
+    let installation = Installation::new();
+    let scratch = Scratch::new("configs");
+    // The socket is a name that others of this network namespace see, too.
+    let socket = format!("viaduct-test-{}", std::process::id());
+    let config = |role: &str| {
+        let name = format!("dpdk-memif-{role}.toml");
+        scratch.write(&name, &example(&name).replace("viaduct-memif", &socket))
+    };
+    let mut server = unprivileged(installation.program("EchoServer"));
+    let server = server.env("VIADUCT_CONFIG", config("server"));
+    let mut server = Running::start("EchoServer", server.args(["-c", "1"]));
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let mut client = unprivileged(installation.program("EchoClient"));
+    let client = client.env("VIADUCT_CONFIG", config("client"));
+    let client = client.args(["-t", "20000", "-i", "10", "192.0.2.1"]);
+    let said = Running::start("EchoClient", client).succeed(PATIENCE);
+    assert!(
+        said.contains("50 messages, 696970 bytes, 0 errors"),
+        "{said}"
+    );
+    server.succeed(PATIENCE);
+}
+
+#[cfg(not(feature = "dpdk"))]
+#[test]
+fn a_process_without_dpdk_says_so() {
+    let scratch = Scratch::new("configs");
+    let socket = scratch.file("pmd.sock");
+    let text = example("dpdk-memif-server.toml") + &format!("[process]\nsocket = {socket:?}\n");
+    let config = scratch.write("pmd.toml", &text);
+    let mut run = program(built().join("fcvi-pmd"));
+    run.args(["run", "--config"]).arg(&config);
+    let ended = Running::start("fcvi-pmd", &mut run).finish(PATIENCE);
+    let why = "this program was built without DPDK: build it with --features dpdk";
+    assert!(
+        !ended.status.success() && ended.text.contains(why),
+        "{}",
+        ended.text
+    );
+}
+
 #[test]
 fn every_example_has_a_test() {
     let mut names: Vec<String> = std::fs::read_dir(workspace().join("configs"))
@@ -173,6 +237,8 @@ fn every_example_has_a_test() {
     assert_eq!(
         names,
         [
+            "dpdk-memif-client.toml",
+            "dpdk-memif-server.toml",
             "fcvi-pmd.service",
             "hpc-node.toml",
             "laptop-process.toml",

@@ -10,6 +10,7 @@ mod file;
 mod keys;
 mod mistake;
 mod parse;
+mod port;
 mod process;
 mod recovery;
 
@@ -28,6 +29,7 @@ use crate::memory::LockPolicy;
 
 pub use admission::Refusal;
 pub use mistake::ConfigError;
+pub use port::{CopyMode, PortKind, WITHOUT_DPDK};
 pub use process::{ApplicationConfig, Idle, ProcessConfig, Quota, Who};
 
 /// The file named by this variable is read when a NIC is opened by name.
@@ -51,53 +53,6 @@ pub struct Config {
     pub alias: std::collections::BTreeMap<String, String>,
     /// The process that opens these NICs and serves applications; without it, each program opens them itself.
     pub process: Option<ProcessConfig>,
-}
-
-/// Which driver carries the frames of a NIC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PortKind {
-    /// Shared memory between the processes of one user on this host.
-    #[default]
-    Shm,
-    /// A network interface through a packet socket.
-    AfPacket,
-    /// A network interface past the kernel's network stack, through AF_XDP sockets.
-    AfXdp,
-}
-
-impl PortKind {
-    /// As it stands in the file.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Shm => "shm",
-            Self::AfPacket => "af_packet",
-            Self::AfXdp => "af_xdp",
-        }
-    }
-
-    /// Is it a port on a network interface?
-    #[must_use]
-    pub fn is_on_interface(self) -> bool {
-        match self {
-            Self::Shm => false,
-            Self::AfPacket | Self::AfXdp => true,
-        }
-    }
-}
-
-/// Whether the frames of an `af_xdp` port are copied.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum CopyMode {
-    /// Not if the interface's driver can do without.
-    #[default]
-    Auto,
-    /// Never: opening the NIC fails if the driver cannot do without.
-    ZeroCopy,
-    /// Always.
-    Copy,
 }
 
 /// Who runs the poll loop.
@@ -170,9 +125,9 @@ pub struct NicConfig {
     pub max_stations: u32,
     /// `af_packet`, `af_xdp`: network interface.
     pub interface: String,
-    /// `af_packet`, `af_xdp`: our N_Port_ID, or a range of which each program takes a free one. Without
-    /// it ports find each other: each program gets an N_Port_ID by FIP VN2VN, logs in with its
-    /// neighbours, and learns from them which hosts they are.
+    /// On a wire: our N_Port_ID, or a range of which each program takes a free one. Without it ports find each other:
+    /// each program gets an N_Port_ID by FIP VN2VN, logs in with its neighbours, and learns from them which hosts they
+    /// are.
     pub n_port_ids: String,
     /// Discovery: our Port_Name, `"20:00:52:54:00:00:00:01"`, for one program at a time. Default: a
     /// random one for each opening.
@@ -185,17 +140,31 @@ pub struct NicConfig {
     /// Discovery: opening the NIC waits so long for an N_Port_ID, and a connection request for
     /// a host that is not known. Milliseconds.
     pub discovery_ms: u64,
-    /// `af_packet`: frames in the receive ring. `af_xdp`: of each queue, rounded up to a power of two.
+    /// `af_packet`: frames in the receive ring. `af_xdp`: of each queue, rounded up to a power of two. `dpdk`: of each
+    /// queue.
     pub rx_frames: u32,
-    /// `af_packet`, `af_xdp`: frames in the send ring; the latter rounds up to a power of two.
+    /// On a wire: frames in the send ring; `af_xdp` rounds up to a power of two.
     pub tx_frames: u32,
     /// `af_xdp`: the first queue of the interface to receive at, and the one to send at; 0 to 65535.
     pub queue: u32,
-    /// `af_xdp`: at how many queues of the interface frames are received; 1 to 64.
+    /// `af_xdp`, `dpdk`: at how many queues of the interface or device frames are received; 1 to 64.
     pub queues: u32,
     /// `af_xdp`: whether frames are copied.
     pub copy: CopyMode,
-    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`; must be given on an interface.
+    /// `dpdk`: the device as DPDK names it, with its keys behind commas: a PCI address, `"0000:01:00.0"`, a virtual
+    /// device, `"net_memif0,role=server"`, or `"ring:NAME"`, one of the two ends of a pair of rings in this process.
+    /// No two NICs have the same one, but for the two ends of such a pair.
+    pub device: String,
+    /// `dpdk`: further arguments of EAL, which is started once in a process: NICs of a file have the same.
+    pub args: Vec<String>,
+    /// `dpdk`: memory is taken in huge pages, which cards need; else in ordinary pages. NICs of a file have the same.
+    pub huge_pages: bool,
+    /// `dpdk`: MiB that are reserved at the start, at most 1048576. With `huge_pages` 0 means: what is needed, when it
+    /// is needed. NICs of a file have the same.
+    pub memory_mb: u32,
+    /// `dpdk`: the MTU that the device is given, 302 to 2546 bytes. Default: that which it has.
+    pub mtu_bytes: Option<u32>,
+    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`; must be given on a wire.
     pub host: Option<IpAddr>,
     /// Other hosts, for ports without discovery.
     pub neighbour: Vec<NeighbourConfig>,
@@ -250,15 +219,15 @@ pub struct NicConfig {
     pub max_in_flight: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
-    /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on an interface.
+    /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on a wire.
     pub r_a_tov_ms: Option<u64>,
     /// FCVI_ULP_TIMEOUT in milliseconds, at least 4. Default: twice R_A_TOV.
     pub ulp_timeout_ms: Option<u64>,
-    /// On an interface: a peer that was silent for so long is asked whether it lives; three
+    /// On a wire: a peer that was silent for so long is asked whether it lives; three
     /// such intervals without an answer and it is lost. Milliseconds; 0: it is never asked.
     pub probe_interval_ms: u64,
     /// After another program of a host said NO_MATCH, how long a silent one is waited for. Milliseconds.
-    /// Default: 2000 on `shm`, where each is there and may only be slow; 100 on an interface, where
+    /// Default: 2000 on `shm`, where each is there and may only be slow; 100 on a wire, where
     /// most of a configured range may be nobody's.
     pub silent_port_ms: Option<u64>,
     /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
@@ -322,6 +291,11 @@ impl Default for NicConfig {
             queue: 0,
             queues: 1,
             copy: CopyMode::Auto,
+            device: String::new(),
+            args: Vec::new(),
+            huge_pages: false,
+            memory_mb: 256,
+            mtu_bytes: None,
             host: None,
             neighbour: Vec::new(),
             hosts_file: None,
@@ -458,7 +432,7 @@ impl Config {
     }
 
     /// The NIC of this device name (VIPL 6.5): its own name, an alias, `VINIC` for the
-    /// first, `VINICn` by place, or the name of its interface.
+    /// first, `VINICn` by place, or its [`NicConfig::wire_name`].
     pub fn nic(&self, device: &str) -> Option<&NicConfig> {
         let device = self.alias.get(device).map_or(device, String::as_str);
         if let Some(nic) = self.nics.iter().find(|nic| nic.name == device) {
@@ -470,9 +444,7 @@ impl Config {
         if let Some(number) = device.strip_prefix("VINIC") {
             return self.nics.get(number.parse::<usize>().ok()?);
         }
-        self.nics
-            .iter()
-            .find(|nic| nic.port.is_on_interface() && nic.interface == device)
+        self.nics.iter().find(|nic| nic.wire_name() == Some(device))
     }
 }
 
@@ -511,7 +483,7 @@ impl NicConfig {
 
     /// Do ports of this NIC's network find each other?
     pub fn discovers(&self) -> bool {
-        self.port.is_on_interface() && self.n_port_ids.is_empty()
+        self.port.is_on_wire() && self.n_port_ids.is_empty()
     }
 
     /// Our Port_Name and Node_Name, as far as they are given.
@@ -529,17 +501,17 @@ impl NicConfig {
 
     /// R_A_TOV in milliseconds.
     pub fn r_a_tov_ms(&self) -> u64 {
-        self.r_a_tov_ms.unwrap_or(match self.port {
-            PortKind::Shm => 1000,
-            PortKind::AfPacket | PortKind::AfXdp => u64::from(fcvi_frame::profile::R_A_TOV_MS),
+        self.r_a_tov_ms.unwrap_or(match self.port.is_on_wire() {
+            false => 1000,
+            true => u64::from(fcvi_frame::profile::R_A_TOV_MS),
         })
     }
 
     /// How long a silent port is waited for after another said NO_MATCH, in milliseconds.
     pub fn silent_port_ms(&self) -> u64 {
-        self.silent_port_ms.unwrap_or(match self.port {
-            PortKind::Shm => 2000,
-            PortKind::AfPacket | PortKind::AfXdp => 100,
+        self.silent_port_ms.unwrap_or(match self.port.is_on_wire() {
+            false => 2000,
+            true => 100,
         })
     }
 

@@ -244,7 +244,7 @@ pub(crate) fn await_up(device: &'static Device) -> Result<(), OpenError> {
         OpenError::new(format!(
             "no N_Port_ID on {} within discovery_ms = {}: other ports of the link take each one that is tried; \
              give it longer, or another port_name",
-            device.config.interface, device.config.discovery_ms
+            device.config.wire_name().unwrap_or_default(), device.config.discovery_ms
         ))
     })
 }

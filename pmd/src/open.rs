@@ -1,26 +1,23 @@
 //! A NIC brought up from its configuration: port, layers, N_Port, engine.
 
+mod ports;
+
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 
-use fcvi_frame::ethernet::{
-    ETHERTYPE_FCOE, ETHERTYPE_FIP, HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress,
-};
+use fcvi_frame::ethernet::{HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
-use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
-use pmd_port::af_xdp::{AfXdpConfig, AfXdpPort};
 use pmd_port::layer::{fault, pcapng};
-use pmd_port::shm::{ShmConfig, ShmPort};
-use pmd_port::{Capabilities, Port, af_xdp};
+use pmd_port::{Capabilities, Port};
 use vi_engine::login::LoginConfig;
 use vi_engine::vn_port::VnPort;
 use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig};
 
-use crate::config::{CopyMode, FaultConfig, NicConfig, PortKind};
+use crate::config::{FaultConfig, NicConfig};
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::discovery::Discovery;
@@ -33,6 +30,9 @@ use crate::sys::random_bytes;
 /// A part of a message between two applications of a datapath process: so much is moved by one
 /// system call where memory is not shared.
 const SERVED_PART_BYTES: u32 = 256 * 1024;
+
+/// The longest name of a socket outside of the file system.
+const MAX_ABSTRACT_BYTES: usize = 107;
 
 /// A FARP-REQ waits so long for its answer, which is a frame's way there and back.
 const FARP_TIMEOUT_NS: u64 = 250_000_000;
@@ -85,10 +85,10 @@ struct Station {
 /// Builds the poller of a device.
 pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let config = &device.config;
-    let station = match config.port {
-        PortKind::Shm => open_shm(config)?,
-        PortKind::AfPacket | PortKind::AfXdp if config.discovers() => open_anonymous(config)?,
-        PortKind::AfPacket | PortKind::AfXdp => open_configured(config)?,
+    let station = match config.port.is_on_wire() {
+        false => open_shm(config)?,
+        true if config.discovers() => open_anonymous(config)?,
+        true => open_configured(config)?,
     };
     let mut port = station.port;
     if let Some(faults) = &config.fault {
@@ -119,10 +119,10 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     engine_config.ulp_timeout_ns = config.ulp_timeout_ms() * 1_000_000;
     engine_config.silent_port_ns = config.silent_port_ms() * 1_000_000;
     engine_config.peer_retry_ns = config.peer_retry_ms * 1_000_000;
-    engine_config.probe_interval_ns = match config.port {
+    engine_config.probe_interval_ns = match config.port.is_on_wire() {
         // The segment itself tells who died.
-        PortKind::Shm => 0,
-        PortKind::AfPacket | PortKind::AfXdp => config.probe_interval_ms * 1_000_000,
+        false => 0,
+        true => config.probe_interval_ms * 1_000_000,
     };
     let max_vi = config.max_vi.min(MAX_VI);
     engine_config.max_vi = max_vi;
@@ -149,11 +149,14 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
     let mut engine = Engine::new(engine_config, first);
     let path = Datapath::new(port, &device.regions, &device.events, max_vi);
-    let discovery = config.discovers().then(|| {
-        engine.require_login();
-        let port = vn_port(config, &capabilities, (port_name, node_name), data_field);
-        Box::new(Discovery::new(port))
-    });
+    let discovery = match config.discovers() {
+        true => {
+            engine.require_login();
+            let port = vn_port(config, &capabilities, (port_name, node_name), data_field)?;
+            Some(Box::new(Discovery::new(port)))
+        }
+        false => None,
+    };
     let mut poller = Poller::new(engine, path, neighbours, discovery, station.claim);
     poller.start_discovery();
     Ok(poller)
@@ -165,10 +168,15 @@ fn vn_port(
     capabilities: &Capabilities,
     (port_name, node_name): (u64, u64),
     data_field_bytes: u16,
-) -> VnPort {
-    let enode_mac = MacAddress(capabilities.interface_mac.unwrap_or(capabilities.mac));
+) -> Result<VnPort, OpenError> {
+    let enode_mac = capabilities.interface_mac.ok_or_else(|| {
+        OpenError::new(format!(
+            "{} has no address of its own, by which ports would find each other: set n_port_ids, and list neighbours",
+            capabilities.device
+        ))
+    })?;
     let beacon_ns = config.beacon_ms * 1_000_000;
-    let mut discovery = Vn2vnConfig::new(port_name, node_name, enode_mac);
+    let mut discovery = Vn2vnConfig::new(port_name, node_name, MacAddress(enode_mac));
     let pdu_bytes = capabilities.max_frame_bytes - ETHERNET_HEADER_BYTES;
     discovery.max_fcoe_bytes = u16::try_from(pdu_bytes).unwrap_or(u16::MAX);
     discovery.beacon_interval_ns = beacon_ns;
@@ -180,7 +188,7 @@ fn vn_port(
     login.farp_timeout_ns = FARP_TIMEOUT_NS;
     let mut seed = [0; 8];
     random_bytes(&mut seed);
-    VnPort::new(discovery, login, u64::from_le_bytes(seed))
+    Ok(VnPort::new(discovery, login, u64::from_le_bytes(seed)))
 }
 
 /// What fits into one frame of the port.
@@ -206,10 +214,9 @@ fn local_name(random: &[u8], at: usize) -> u64 {
 
 fn neighbours(config: &NicConfig, id: NPortId) -> Result<Neighbours, OpenError> {
     let text = |e: crate::config::ConfigError| OpenError::new(e.to_string());
-    let siblings = match config.port {
-        PortKind::Shm => Vec::new(),
-        PortKind::AfPacket | PortKind::AfXdp if config.discovers() => Vec::new(),
-        PortKind::AfPacket | PortKind::AfXdp => config.own_ids().map_err(text)?,
+    let siblings = match config.port.is_on_wire() && !config.discovers() {
+        true => config.own_ids().map_err(text)?,
+        false => Vec::new(),
     };
     Ok(Neighbours::new(
         config.host_address(),
@@ -243,27 +250,22 @@ fn id_of(port: &dyn Port) -> Result<NPortId, OpenError> {
         .ok_or_else(|| OpenError::new("the port has no N_Port_ID"))
 }
 
+/// A station on a segment, which gives it its N_Port_ID.
 fn open_shm(config: &NicConfig) -> Result<Station, OpenError> {
-    let mut shm = ShmConfig::new(config.segment.clone());
-    if let Some(directory) = &config.directory {
-        shm.directory.clone_from(directory);
-    }
-    shm.slots_per_ring = config.ring_frames;
-    shm.max_stations = config.max_stations;
-    let port = ShmPort::open(shm).map_err(|e| OpenError::new(e.to_string()))?;
-    let id = id_of(&port)?;
+    let port = ports::open(config, NPortId::default())?;
+    let id = id_of(&*port)?;
     Ok(Station {
-        port: Box::new(port),
+        port,
         id,
         claim: None,
     })
 }
 
-/// A station that has no N_Port_ID yet: it hears what goes to all VN_Ports, and to its interface.
+/// A station that has no N_Port_ID yet.
 fn open_anonymous(config: &NicConfig) -> Result<Station, OpenError> {
     let id = NPortId::default();
     Ok(Station {
-        port: open_interface(config, id, true)?,
+        port: ports::open(config, id)?,
         id,
         claim: None,
     })
@@ -274,84 +276,79 @@ fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     let ids = config
         .own_ids()
         .map_err(|e| OpenError::new(e.to_string()))?;
+    let wire = config.wire_name().unwrap_or_default();
     let (id, claim) = ids
         .iter()
-        .find_map(|id| claim(&config.interface, *id).map(|fd| (*id, fd)))
+        .find_map(|id| claim(wire, *id).map(|fd| (*id, fd)))
         .ok_or_else(|| {
             OpenError::new(format!(
-                "n_port_ids = {:?}: all of them are in use by other programs on {}; give a larger range",
-                config.n_port_ids, config.interface
+                "n_port_ids = {:?}: all of them are in use by other programs on {wire}; give a larger range",
+                config.n_port_ids
             ))
         })?;
     Ok(Station {
-        port: open_interface(config, id, false)?,
+        port: ports::open(config, id)?,
         id,
         claim: Some(claim),
     })
 }
 
-/// A port on a network interface, for a station that discovers others or one with an N_Port_ID.
-fn open_interface(
-    config: &NicConfig,
-    id: NPortId,
-    discovers: bool,
-) -> Result<Box<dyn Port>, OpenError> {
-    let (interface, mac) = (config.interface.clone(), MacAddress::vn2vn(id).0);
-    let ethertypes = vec![ETHERTYPE_FCOE, ETHERTYPE_FIP];
-    let multicast = match discovers {
-        true => vec![MacAddress::ALL_VN2VN.0],
-        false => Vec::new(),
-    };
-    if config.port != PortKind::AfXdp {
-        let settings = AfPacketConfig {
-            ethertypes,
-            rx_frames: config.rx_frames,
-            tx_frames: config.tx_frames,
-            multicast,
-            interface_address: discovers,
-            ..AfPacketConfig::new(interface, mac)
-        };
-        let port = AfPacketPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
-        return Ok(Box::new(port));
-    }
-    let settings = AfXdpConfig {
-        ethertypes,
-        queue: config.queue,
-        queues: config.queues,
-        rx_frames: config.rx_frames,
-        tx_frames: config.tx_frames,
-        multicast,
-        interface_address: discovers,
-        copy: match config.copy {
-            CopyMode::Auto => af_xdp::CopyMode::Auto,
-            CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
-            CopyMode::Copy => af_xdp::CopyMode::Copy,
-        },
-        ..AfXdpConfig::new(interface, mac)
-    };
-    let port = AfXdpPort::open(settings).map_err(|e| OpenError::new(e.to_string()))?;
-    log::info!(
-        "{}: frames of {} are steered by {}, and {}",
-        config.name,
-        config.interface,
-        if port.is_native() {
-            "its driver"
-        } else {
-            "the kernel"
-        },
-        if port.is_zero_copy() {
-            "not copied"
-        } else {
-            "copied"
-        },
-    );
-    Ok(Box::new(port))
+/// Takes an N_Port_ID on a wire for this process, as long as the descriptor is
+/// open: a name in the network namespace that only one socket can have.
+fn claim(wire: &str, id: NPortId) -> Option<OwnedFd> {
+    let address = SocketAddr::from_abstract_name(claim_name(wire, id)).ok()?;
+    UnixDatagram::bind_addr(&address).ok().map(OwnedFd::from)
 }
 
-/// Takes an N_Port_ID on an interface for this process, as long as the descriptor is
-/// open: a name in the network namespace that only one socket can have.
-fn claim(interface: &str, id: NPortId) -> Option<OwnedFd> {
-    let name = format!("viaduct/n_port/{interface}/{id}");
-    let address = SocketAddr::from_abstract_name(name).ok()?;
-    UnixDatagram::bind_addr(&address).ok().map(OwnedFd::from)
+/// The name of such a claim. That of the wire is cut where it would be too long: then wires of similar names may
+/// share their N_Port_IDs.
+fn claim_name(wire: &str, id: NPortId) -> Vec<u8> {
+    let (mut name, id) = (b"viaduct/n_port/".to_vec(), format!("/{id}"));
+    let room = MAX_ABSTRACT_BYTES - name.len() - id.len();
+    name.extend(wire.bytes().take(room));
+    name.extend(id.bytes());
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_without_an_address_of_its_own_finds_no_other() {
+        let mut capabilities = Capabilities {
+            driver: "dpdk",
+            device: "ring:a".into(),
+            mac: MacAddress::vn2vn(NPortId::default()).0,
+            interface_mac: None,
+            max_frame_bytes: 2172,
+            lossless: false,
+            send_alone: false,
+        };
+        let config = NicConfig::default();
+        let open = |capabilities: &Capabilities| vn_port(&config, capabilities, (1, 2), 2112);
+        let refused = open(&capabilities).expect_err("it has none").to_string();
+        assert!(
+            refused.starts_with("ring:a has no address") && refused.contains("n_port_ids"),
+            "{refused}"
+        );
+        capabilities.interface_mac = Some([2, 0, 0, 0, 0, 1]);
+        assert!(open(&capabilities).is_ok());
+    }
+
+    #[test]
+    fn a_claim_has_the_name_of_its_wire_as_far_as_there_is_room() {
+        let id = NPortId::new(0x01_02_03).unwrap();
+        assert_eq!(claim_name("eth0", id), b"viaduct/n_port/eth0/01.02.03");
+        let long = "net_memif0".repeat(20);
+        let name = claim_name(&long, id);
+        assert_eq!(name.len(), MAX_ABSTRACT_BYTES);
+        assert!(name.ends_with(b"/01.02.03"));
+        let first = claim(&long, id).expect("nobody has it");
+        assert!(claim(&long, id).is_none(), "it is taken");
+        let next = claim(&long, NPortId::new(0x01_02_04).unwrap());
+        assert!(next.is_some(), "another one is free");
+        drop(first);
+        assert!(claim(&long, id).is_some(), "it is free again");
+    }
 }

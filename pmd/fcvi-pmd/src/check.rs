@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use pmd::config::{Config, Idle, NicConfig, PortKind, ProcessConfig, Progress, Who};
+use pmd::config::{Config, Idle, NicConfig, ProcessConfig, Progress, Who};
 
 use crate::Error;
 
@@ -29,22 +29,18 @@ pub(crate) fn run(file: &Path, out: &mut impl Write) -> Result<(), Error> {
 }
 
 fn described(nic: &NicConfig) -> String {
-    let host = nic.host_address();
-    match nic.port {
-        PortKind::Shm => format!("shm, segment {:?}, host {host}", nic.segment),
-        PortKind::AfPacket | PortKind::AfXdp if nic.discovers() => format!(
-            "{} on {}, host {host}, neighbours are discovered",
-            nic.port.name(),
-            nic.interface
-        ),
-        PortKind::AfPacket | PortKind::AfXdp => format!(
-            "{} on {}, host {host}, N_Port_IDs {}, neighbours are configured: {}",
-            nic.port.name(),
-            nic.interface,
-            nic.n_port_ids,
-            nic.neighbour.len()
-        ),
+    let (port, host) = (nic.port.name(), nic.host_address());
+    let Some(wire) = nic.wire_name() else {
+        return format!("{port}, segment {:?}, host {host}", nic.segment);
+    };
+    if nic.discovers() {
+        return format!("{port} on {wire}, host {host}, neighbours are discovered");
     }
+    format!(
+        "{port} on {wire}, host {host}, N_Port_IDs {}, neighbours are configured: {}",
+        nic.n_port_ids,
+        nic.neighbour.len()
+    )
 }
 
 fn polled(nic: &NicConfig, is_served: bool) -> String {
@@ -128,12 +124,14 @@ mod tests {
         let text = "[[nic]]\n[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"192.0.2.1\"\n\
                     [[nic]]\nport = \"af_packet\"\ninterface = \"b\"\nhost = \"192.0.2.1\"\nn_port_ids = \"00.01.01\"\n\
                     neighbour = [{ host = \"192.0.2.2\", n_port_ids = \"00.02.01\" }]\n\
-                    [[nic]]\nport = \"af_xdp\"\ninterface = \"c\"\nhost = \"192.0.2.1\"\n";
+                    [[nic]]\nport = \"af_xdp\"\ninterface = \"c\"\nhost = \"192.0.2.1\"\n\
+                    [[nic]]\nport = \"dpdk\"\ndevice = \"net_tap0,iface=d\"\nhost = \"192.0.2.1\"\n";
         let expected = [
             "shm, segment \"default\", host ::1",
             "af_packet on a, host 192.0.2.1, neighbours are discovered",
             "af_packet on b, host 192.0.2.1, N_Port_IDs 00.01.01, neighbours are configured: 1",
             "af_xdp on c, host 192.0.2.1, neighbours are discovered",
+            "dpdk on net_tap0, host 192.0.2.1, neighbours are discovered",
         ];
         assert_eq!(lines(text), expected);
     }

@@ -7,8 +7,6 @@ use super::{FaultConfig, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, parse};
 
 /// Every queue of a NIC is notified of: two of each VI, and every completion queue.
 const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
-/// The longest name of a network interface, in bytes.
-const MAX_INTERFACE_BYTES: usize = 15;
 /// The highest core that can be asked for.
 const MAX_CORE: u64 = 1023;
 /// An hour.
@@ -21,6 +19,7 @@ impl NicConfig {
     pub(super) fn numbers(&self) -> Vec<Number> {
         let mut numbers = self.limits();
         numbers.extend(self.port_numbers());
+        numbers.extend(self.dpdk_numbers());
         numbers.extend(self.times());
         numbers.extend(self.recovery_numbers());
         numbers
@@ -121,7 +120,14 @@ impl NicConfig {
         found.extend(self.host.and_then(host_mistake));
         match self.port {
             PortKind::Shm => found.extend(self.shm_mistakes()),
-            PortKind::AfPacket | PortKind::AfXdp => found.extend(self.interface_mistakes()),
+            PortKind::AfPacket | PortKind::AfXdp => {
+                found.extend(self.interface_mistake());
+                found.extend(self.wire_mistakes());
+            }
+            PortKind::Dpdk => {
+                found.extend(self.dpdk_mistakes());
+                found.extend(self.wire_mistakes());
+            }
         }
         found
     }
@@ -144,20 +150,11 @@ impl NicConfig {
         found
     }
 
-    fn interface_mistakes(&self) -> Vec<Mistake> {
+    /// What is wrong with a port on a wire, whichever it is.
+    fn wire_mistakes(&self) -> Vec<Mistake> {
         let mut found = Vec::new();
         let port = self.port.name();
         let mut add = |key, text: String| found.push(Mistake::new(key, text));
-        if self.interface.is_empty() {
-            let text = format!("port = {port:?} needs interface = \"...\": `ip link` lists them");
-            add("interface", text);
-        } else if self.interface.len() > MAX_INTERFACE_BYTES {
-            let text = format!(
-                "interface = {:?}: must have at most {MAX_INTERFACE_BYTES} bytes: `ip link` lists them",
-                self.interface
-            );
-            add("interface", text);
-        }
         if self.host.is_none() {
             let text = format!("port = {port:?} needs host = \"<our IP address>\"");
             add("host", text);

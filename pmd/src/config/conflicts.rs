@@ -25,8 +25,13 @@ const ONLY: &[Only] = &[
         remedy: "only for port = \"shm\": remove one of the two",
     },
     Only {
+        keys: &["interface"],
+        other: "port",
+        holds: |nic| nic.port.is_on_interface(),
+        remedy: "only for port = \"af_packet\" or \"af_xdp\": set one, or remove this",
+    },
+    Only {
         keys: &[
-            "interface",
             "n_port_ids",
             "port_name",
             "node_name",
@@ -37,14 +42,26 @@ const ONLY: &[Only] = &[
             "probe_interval_ms",
         ],
         other: "port",
-        holds: |nic| nic.port.is_on_interface(),
-        remedy: "only for port = \"af_packet\" or \"af_xdp\": set one, or remove this",
+        holds: |nic| nic.port.is_on_wire(),
+        remedy: "only for port = \"af_packet\", \"af_xdp\" or \"dpdk\": set one, or remove this",
     },
     Only {
-        keys: &["queue", "queues", "copy"],
+        keys: &["queue", "copy"],
         other: "port",
         holds: |nic| nic.port == PortKind::AfXdp,
         remedy: "only for port = \"af_xdp\": set that, or remove this",
+    },
+    Only {
+        keys: &["queues"],
+        other: "port",
+        holds: |nic| matches!(nic.port, PortKind::AfXdp | PortKind::Dpdk),
+        remedy: "only for port = \"af_xdp\" or \"dpdk\": set one, or remove this",
+    },
+    Only {
+        keys: &["device", "args", "huge_pages", "memory_mb", "mtu_bytes"],
+        other: "port",
+        holds: |nic| nic.port == PortKind::Dpdk,
+        remedy: "only for port = \"dpdk\": set that, or remove this",
     },
     Only {
         keys: &["port_name", "node_name", "beacon_ms", "discovery_ms"],
@@ -98,6 +115,10 @@ pub(super) fn find(file: &mut File<'_>, config: &Config) {
             }
         }
         between_nics(file, &place, config, index);
+        if nic.port == PortKind::Dpdk {
+            device(file, &place, config, index);
+            eal(file, &place, config, index);
+        }
     }
     aliases(file, config);
     process(file, config);
@@ -105,8 +126,13 @@ pub(super) fn find(file: &mut File<'_>, config: &Config) {
 
 fn nic_values(file: &mut File<'_>, place: &Place, nic: &NicConfig) {
     for mistake in nic.mistakes() {
+        let other = match mistake.key {
+            "neighbour" => "n_port_ids",
+            "memory_mb" if nic.memory_mb == 0 => "huge_pages",
+            key => key,
+        };
         // A default in the place of a key that is wrong says nothing.
-        if !(mistake.key == "neighbour" && file.is_unsound(place, "n_port_ids")) {
+        if !file.is_unsound(place, other) {
             file.mistake(place, &mistake);
         }
     }
@@ -165,6 +191,58 @@ fn between_nics(file: &mut File<'_>, place: &Place, config: &Config, index: usiz
                 format!("port_name: nic {name:?} has the same one: every port needs its own");
             clash("port_name", text);
         }
+    }
+}
+
+/// A device of DPDK that as many earlier NICs have as can.
+fn device(file: &mut File<'_>, place: &Place, config: &Config, index: usize) {
+    let Some(nic) = config.nics.get(index) else {
+        return;
+    };
+    let Some(name) = nic.wire_name() else {
+        return;
+    };
+    let has_it =
+        |other: &&NicConfig| other.port == PortKind::Dpdk && other.wire_name() == Some(name);
+    let mut users = config.nics.iter().take(index).filter(has_it);
+    let Some(last) = users.nth(nic.device_users() - 1) else {
+        return;
+    };
+    let said = match nic.device_users() {
+        1 => "has it already",
+        _ => "has the last of its two ends",
+    };
+    let text = format!(
+        "device = {:?}: nic {:?} {said}: choose another one",
+        nic.device, last.name
+    );
+    file.mistake(place, &Mistake::new("device", text));
+}
+
+/// What this NIC asks of EAL, and an earlier one otherwise.
+fn eal(file: &mut File<'_>, place: &Place, config: &Config, index: usize) {
+    let mut earlier = config.nics.iter().take(index).enumerate();
+    let first = earlier.find(|(_, earlier)| earlier.port == PortKind::Dpdk);
+    let (Some(nic), Some((first_index, first))) = (config.nics.get(index), first) else {
+        return;
+    };
+    let first_place = Place::nic(first_index, &first.name);
+    let asked = |nic: &NicConfig| {
+        [
+            ("args", format!("{:?}", nic.args)),
+            ("huge_pages", nic.huge_pages.to_string()),
+            ("memory_mb", nic.memory_mb.to_string()),
+        ]
+    };
+    for ((key, ours), (_, theirs)) in asked(nic).into_iter().zip(asked(first)) {
+        if ours == theirs || file.is_unsound(place, key) || file.is_unsound(&first_place, key) {
+            continue;
+        }
+        let text = format!(
+            "{key} = {ours}: nic {:?} has {theirs}, and DPDK starts once in a process: give both the same",
+            first.name
+        );
+        file.mistake(place, &Mistake::new(key, text));
     }
 }
 

@@ -112,7 +112,7 @@ impl Table for NicConfig {
     fn form(key: &str) -> Option<&'static str> {
         Some(match key {
             "name" => "a name in quotes, \"VINIC0\"",
-            "port" => "\"shm\", \"af_packet\" or \"af_xdp\"",
+            "port" => "\"shm\", \"af_packet\", \"af_xdp\" or \"dpdk\"",
             "segment" => "1 to 64 letters, digits, '.', '_' or '-', in quotes",
             "directory" => "the path of a directory, in quotes",
             "interface" => {
@@ -129,7 +129,11 @@ impl Table for NicConfig {
             "protection" => "\"strict\" or \"lenient\"",
             "lock_memory" => "\"best_effort\", \"required\" or \"never\"",
             "copy" => "\"auto\", \"zero-copy\" or \"copy\"",
-            "recovery" | "shortcut" => "true or false",
+            "device" => {
+                "a device of DPDK, in quotes: \"0000:01:00.0\" or \"net_memif0,role=server\""
+            }
+            "args" => "a list of arguments of EAL, in quotes: [\"-l\", \"0\"]",
+            "recovery" | "shortcut" | "huge_pages" => "true or false",
             "fault" => "a table, [nic.fault]",
             _ => return None,
         })

@@ -2,18 +2,15 @@
 
 use vi_engine::RecoveryConfig;
 
+use super::NicConfig;
 use super::mistake::{Mistake, Number, number};
-use super::{NicConfig, PortKind};
 
 const NS_PER_US: u64 = 1_000;
 
 impl NicConfig {
     /// Is message recovery offered to peers.
     pub fn recovery(&self) -> bool {
-        self.recovery.unwrap_or(match self.port {
-            PortKind::Shm => false,
-            PortKind::AfPacket | PortKind::AfXdp => true,
-        })
+        self.recovery.unwrap_or(self.port.is_on_wire())
     }
 
     /// How recovery is done; `None` if it is not offered.
@@ -32,9 +29,9 @@ impl NicConfig {
 
     /// What a receive ring like ours holds, at most.
     fn window_frames(&self) -> u32 {
-        match self.port {
-            PortKind::Shm => self.recovery_window_frames,
-            PortKind::AfPacket | PortKind::AfXdp => self.recovery_window_frames.min(self.rx_frames),
+        match self.port.is_on_wire() {
+            false => self.recovery_window_frames,
+            true => self.recovery_window_frames.min(self.rx_frames),
         }
     }
 

@@ -86,6 +86,43 @@ fn a_port_past_the_kernel_has_keys_of_its_own() {
 }
 
 #[test]
+fn a_port_of_dpdk_has_keys_of_its_own() {
+    let text =
+        "[[nic]]\nport = \"dpdk\"\ndevice = \"net_memif0,role=server\"\nhost = \"10.0.0.1\"\n";
+    let of = |keys: &str| Config::parse(&format!("{text}{keys}")).expect("legal keys");
+    let config = of("");
+    let nic = config.nic("net_memif0").expect("by its device");
+    assert_eq!((nic.port, nic.port.name()), (PortKind::Dpdk, "dpdk"));
+    assert_eq!(nic.device, "net_memif0,role=server");
+    assert_eq!((nic.queues, nic.mtu_bytes), (1, None));
+    assert_eq!((nic.huge_pages, nic.memory_mb), (false, 256));
+    assert!(nic.args.is_empty() && nic.discovers() && nic.recovery());
+    assert_eq!((nic.r_a_tov_ms(), nic.silent_port_ms()), (10_000, 100));
+    assert!(config.nic("net_memif0,role=server").is_none());
+    let keys = "queues = 2\nrx_frames = 16\nhuge_pages = true\nmemory_mb = 0\nmtu_bytes = 2500\n\
+                args = [\"-l\", \"0\"]\nn_port_ids = \"00.01.01\"";
+    let config = of(keys);
+    let nic = &config.nics[0];
+    assert_eq!((nic.queues, nic.mtu_bytes), (2, Some(2500)));
+    assert_eq!((nic.huge_pages, nic.memory_mb), (true, 0));
+    assert_eq!(nic.args, ["-l", "0"]);
+    assert!(!nic.discovers());
+    let recovery = nic.recovery_config().expect("on");
+    assert_eq!(recovery.max_window_frames, 16, "what the ring holds");
+}
+
+#[test]
+fn both_ends_of_a_pair_of_rings_may_be_nics_of_one_file() {
+    let end =
+        "[[nic]]\nport = \"dpdk\"\ndevice = \"ring:a\"\nhost = \"10.0.0.1\"\nmemory_mb = 64\n";
+    let other = end.replace("ring:a", "ring:b");
+    let config = Config::parse(&[end, other.as_str(), end].concat()).unwrap();
+    let names: Vec<_> = config.nics.iter().map(NicConfig::wire_name).collect();
+    assert_eq!(names, [Some("ring:a"), Some("ring:b"), Some("ring:a")]);
+    assert_eq!(Config::parse("[[nic]]").unwrap().nics[0].wire_name(), None);
+}
+
+#[test]
 fn mistakes_are_named() {
     for (text, must_say) in [
         ("[[nic]]\nmax_vis = 3", "max_vis"),
@@ -187,6 +224,7 @@ fn recovery_is_for_networks_that_lose_frames_unless_it_is_said_otherwise() {
     let of = |port: &str, keys: &str| {
         let needed = match port {
             "shm" => "",
+            "dpdk" => "device = \"x\"\nhost = \"10.0.0.1\"",
             _ => "interface = \"x\"\nhost = \"10.0.0.1\"",
         };
         let text = format!("[[nic]]\nport = \"{port}\"\n{needed}\n{keys}");
@@ -198,6 +236,7 @@ fn recovery_is_for_networks_that_lose_frames_unless_it_is_said_otherwise() {
     let default = vi_engine::RecoveryConfig::default();
     assert_eq!(of("shm", "recovery = true"), Some(default.clone()));
     assert_eq!(of("af_packet", ""), Some(default.clone()));
+    assert_eq!(of("dpdk", ""), Some(default.clone()));
     let small = of("af_packet", "rx_frames = 16").expect("on");
     assert_eq!((small.min_window_frames, small.max_window_frames), (16, 16));
     let keys = "recovery_ack_us = 7\nrecovery_timeout_us = 20\nrecovery_tries = 3";

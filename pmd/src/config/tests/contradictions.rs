@@ -9,6 +9,19 @@ const WIRE: &str = "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"1
 /// In the place of `XDP` in a row: the same on another port.
 const XDP: &str = "[[nic]]\nport = \"af_xdp\"\ninterface = \"a\"\nhost = \"192.0.2.1\"";
 
+/// In the place of `DPDK` in a row: the same on a device of DPDK.
+const DPDK: &str = "[[nic]]\nport = \"dpdk\"\ndevice = \"net_null0\"\nhost = \"192.0.2.1\"";
+
+/// In the place of `RING` in a row: on one of the two ends of a pair of rings.
+const RING: &str = "[[nic]]\nport = \"dpdk\"\ndevice = \"ring:a\"\nhost = \"192.0.2.1\"";
+
+/// The text of a row.
+fn written(row: &str) -> String {
+    let nics = [("WIRE", WIRE), ("XDP", XDP), ("DPDK", DPDK), ("RING", RING)];
+    let replace = |text: String, (word, nic): (&str, &str)| text.replace(word, nic);
+    nics.into_iter().fold(row.to_owned(), replace)
+}
+
 /// A text with one mistake, its line, and what is said of it.
 const CONTRADICTIONS: &[(&str, usize, &str)] = &[
     (
@@ -24,7 +37,62 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
     (
         "WIRE\nqueues = 2",
         5,
-        "queues = 2: only for port = \"af_xdp\": set that, or remove this",
+        "queues = 2: only for port = \"af_xdp\" or \"dpdk\": set one, or remove this",
+    ),
+    (
+        "DPDK\nqueue = 2",
+        5,
+        "queue = 2: only for port = \"af_xdp\": set that, or remove this",
+    ),
+    (
+        "DPDK\ninterface = \"a\"",
+        5,
+        "interface = \"a\": only for port = \"af_packet\" or \"af_xdp\": set one, or remove this",
+    ),
+    (
+        "XDP\nhuge_pages = true",
+        5,
+        "huge_pages = true: only for port = \"dpdk\": set that, or remove this",
+    ),
+    (
+        "[[nic]]\nport = \"dpdk\"\nhost = \"::1\"",
+        1,
+        "port = \"dpdk\" needs device = \"...\": a PCI address",
+    ),
+    (
+        "[[nic]]\nport = \"dpdk\"\ndevice = \"net_null0\"",
+        1,
+        "port = \"dpdk\" needs host",
+    ),
+    (
+        "DPDK\nmemory_mb = 0",
+        5,
+        "memory_mb = 0: needs huge_pages = true: ordinary pages are taken at the start",
+    ),
+    (
+        "DPDK\n[[nic]]\nport = \"dpdk\"\ndevice = \"net_null0,copy=1\"\nhost = \"::1\"",
+        7,
+        "device = \"net_null0,copy=1\": nic \"VINIC0\" has it already: choose another one",
+    ),
+    (
+        "RING\nRING\nRING",
+        11,
+        "device = \"ring:a\": nic \"VINIC1\" has the last of its two ends: choose another one",
+    ),
+    (
+        "RING\n[[nic]]\nRING\nargs = [\"-l\", \"0\"]",
+        10,
+        "args = [\"-l\", \"0\"]: nic \"VINIC0\" has [], and DPDK starts once in a process: give both the same",
+    ),
+    (
+        "DPDK\nhuge_pages = true\nRING",
+        6,
+        "huge_pages = false: nic \"VINIC0\" has true, and DPDK starts once",
+    ),
+    (
+        "DPDK\nRING\nmemory_mb = 512\nRING",
+        9,
+        "memory_mb = 512: nic \"VINIC0\" has 256, and DPDK starts once",
     ),
     (
         "XDP\n[[nic]]\nport = \"af_packet\"\ninterface = \"b\"\nhost = \"::1\"\nXDP",
@@ -196,7 +264,7 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
 #[test]
 fn keys_that_contradict_each_other() {
     for (text, line, words) in CONTRADICTIONS {
-        let text = text.replace("WIRE", WIRE).replace("XDP", XDP);
+        let text = written(text);
         let said = only_mistake(&text);
         assert!(
             said.starts_with(&format!("line {line}: ")),
@@ -266,9 +334,7 @@ fn every_message_is_in_the_guide_and_the_guide_has_no_other() {
                 .step_by(2)
         })
         .collect();
-    let contradictions = CONTRADICTIONS
-        .iter()
-        .map(|(text, ..)| text.replace("WIRE", WIRE).replace("XDP", XDP));
+    let contradictions = CONTRADICTIONS.iter().map(|(text, ..)| written(text));
     let others = OTHERS.iter().map(|text| (*text).to_owned());
     let long = format!("[[nic]]\n[process]\nsocket = \"/{}\"", "x".repeat(200));
     let texts = contradictions.chain(others).chain([long]);

@@ -45,6 +45,13 @@ fn before<T: Table>(key: &str) -> String {
         "queue" | "queues" | "copy" => {
             "[[nic]]\nport = \"af_xdp\"\ninterface = \"a\"\nhost = \"192.0.2.1\"\n"
         }
+        "device" => "[[nic]]\nport = \"dpdk\"\nhost = \"192.0.2.1\"\n",
+        "args" | "huge_pages" | "mtu_bytes" => {
+            "[[nic]]\nport = \"dpdk\"\ndevice = \"net_null0\"\nhost = \"192.0.2.1\"\n"
+        }
+        "memory_mb" => {
+            "[[nic]]\nport = \"dpdk\"\ndevice = \"net_null0\"\nhost = \"192.0.2.1\"\nhuge_pages = true\n"
+        }
         "core" => "[[nic]]\nprogress = \"pinned\"\n",
         _ if key.starts_with("recovery_") => "[[nic]]\nrecovery = true\n",
         _ => "[[nic]]\n",
@@ -158,9 +165,25 @@ fn every_key<T: Table>(wrong_values: &[(&str, &str, &str)]) {
 #[test]
 fn every_key_of_a_nic() {
     let long = format!("{:?}", "x".repeat(65));
+    let long_ring = format!("\"ring:{}\"", "x".repeat(33));
     every_key::<NicConfig>(&[
         ("name", "7", "in quotes"),
-        ("port", "\"shmem\"", "\"shm\", \"af_packet\" or \"af_xdp\""),
+        (
+            "port",
+            "\"shmem\"",
+            "\"shm\", \"af_packet\", \"af_xdp\" or \"dpdk\"",
+        ),
+        ("device", "[\"net_null0\"]", "a device of DPDK, in quotes"),
+        ("device", "\"\"", "net_memif0,role=server"),
+        ("device", "\",role=server\"", "must be a name"),
+        ("device", "\"ring:\"", "1 to 32 letters or digits"),
+        ("device", "\"ring:a,b\"", "must be ring: with"),
+        ("device", &long_ring, "1 to 32 letters"),
+        ("device", "\"net_null0\\n\"", "must be a name"),
+        ("args", "\"-l 0\"", "a list of arguments of EAL"),
+        ("args", "[\"-l\", 0]", "a list of arguments of EAL"),
+        ("args", "[\"-l\", \"\"]", "must be words"),
+        ("huge_pages", "\"yes\"", "true or false"),
         ("copy", "\"never\"", "\"auto\", \"zero-copy\" or \"copy\""),
         ("segment", "\"a/b\"", "letters, digits"),
         ("segment", &long, "1 to 64"),
@@ -290,7 +313,7 @@ fn all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines() {
     let error = Config::parse(text).unwrap_err();
     let expected = [
         "line 2: nic \"VINIC0\": max_vi = 0: must be 1 to 4096",
-        "line 3: nic \"VINIC0\": port = \"shmem\": must be \"shm\", \"af_packet\" or \"af_xdp\"",
+        "line 3: nic \"VINIC0\": port = \"shmem\": must be \"shm\", \"af_packet\", \"af_xdp\" or \"dpdk\"",
         "line 4: nic \"VINIC0\": segment = 7: must be 1 to 64 letters, digits, '.', '_' or '-', in quotes",
         "line 8: nic \"fast\": prot: unknown key: did you mean port?",
         "line 9: nic \"fast\": max_cq = \"x\": must be a number, 1 to 65536",
@@ -309,6 +332,10 @@ fn a_key_that_is_wrong_is_told_once_and_blames_no_other() {
         "[[nic]]\nport = \"af_packet\"\ninterface = 7\nhost = \"::1\"",
         "[[nic]]\nprogress = 7\ncore = 1\ntakeover_us = 10",
         "[[nic]]\nport = 7\ninterface = \"a\"\nsegment = \"s\"",
+        "[[nic]]\nport = \"dpdk\"\ndevice = 7\nhost = \"::1\"",
+        "[[nic]]\nport = \"dpdk\"\ndevice = \"a\"\nhost = \"::1\"\nhuge_pages = 7\nmemory_mb = 0",
+        "[[nic]]\nport = \"dpdk\"\ndevice = \"a\"\nhost = \"::1\"\nargs = 7\n\
+         [[nic]]\nport = \"dpdk\"\ndevice = \"b\"\nhost = \"::1\"\nargs = [\"-v\"]",
         "[[nic]]\n[process]\nidle = 7\nspin_us = 10",
         "[[nic]]\n[[process.application]]\nuser = []",
         "[[nic]]\nport = \"af_packet\"\ninterface = \"a\"\nhost = \"::1\"\nn_port_ids = 3\n\
@@ -371,14 +398,15 @@ proptest::proptest! {
     /// Whatever an editor, or a disk, made of an example: no panic, and every mistake has a line that is there.
     #[test]
     fn spoilt_examples_are_refused_line_by_line(
-        example in 0..6usize,
+        example in 0..64usize,
         edits in proptest::collection::vec((0..4000usize, 0..40usize, "[ -~\n\\PC]{0,12}"), 1..6),
     ) {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs");
         let files = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
         let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|e| e == "toml")).collect();
         files.sort();
-        let mut text: Vec<char> = std::fs::read_to_string(&files[example]).unwrap().chars().collect();
+        let file = &files[example % files.len()];
+        let mut text: Vec<char> = std::fs::read_to_string(file).unwrap().chars().collect();
         for (at, length, new) in edits {
             let at = at % (text.len() + 1);
             let end = (at + length).min(text.len());
