@@ -17,7 +17,7 @@ use vi_engine::vn_port::VnPort;
 use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig};
 
-use crate::config::{FaultConfig, NicConfig};
+use crate::config::{FaultConfig, NicConfig, PortKind};
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::discovery::Discovery;
@@ -276,7 +276,11 @@ fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     let ids = config
         .own_ids()
         .map_err(|e| OpenError::new(e.to_string()))?;
-    let wire = config.wire_name().unwrap_or_default();
+    // Two devices of one name are of one wire only if their keys are the same, too.
+    let wire = match config.port {
+        PortKind::Dpdk => &config.device,
+        PortKind::Shm | PortKind::AfPacket | PortKind::AfXdp => &config.interface,
+    };
     let (id, claim) = ids
         .iter()
         .find_map(|id| claim(wire, *id).map(|fd| (*id, fd)))

@@ -58,12 +58,15 @@ mod slots;
 pub(crate) mod socket;
 mod tx;
 
+#[cfg(feature = "dpdk")]
 pub(crate) use config::is_station;
 pub use config::{AfPacketConfig, AfPacketError, Promiscuous};
 pub use driver::AfPacketPort;
 pub(crate) use driver::frame_bytes;
 pub(crate) use filter::ETHERTYPE_VLAN;
-pub(crate) use open::{MIN_MTU_BYTES, find_interface, open_socket};
+#[cfg(feature = "dpdk")]
+pub(crate) use open::MIN_MTU_BYTES;
+pub(crate) use open::{find_interface, open_socket};
 pub(crate) use rx::ETHERNET_HEADER_BYTES;
 
 use crate::port::MacBytes;

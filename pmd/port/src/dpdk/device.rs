@@ -24,6 +24,10 @@ use super::rings::End;
 use crate::af_packet::is_station;
 use crate::port::MacBytes;
 
+const MEMIF: &str = "net_memif";
+/// Bytes of a slot of memif.
+pub(super) const MEMIF_SLOT_BYTES: u32 = 2304;
+
 /// What is refused when another has the queue.
 pub(super) const RX_QUEUE_SETUP: &str = "setting a receive queue up";
 
@@ -53,7 +57,7 @@ pub(super) enum Kind {
 impl Kind {
     fn of(driver: &str) -> Self {
         match driver {
-            "net_memif" => Self::Memif,
+            MEMIF => Self::Memif,
             "net_ring" | "net_null" => Self::Memory,
             "net_af_packet" => Self::AfPacket,
             _ => Self::Other,
@@ -68,7 +72,7 @@ struct Quiet(bool);
 impl Quiet {
     /// For memif; others have their interrupts. The caller handles devices.
     fn around(device: &str) -> Self {
-        let is_memif = device.starts_with("net_memif");
+        let is_memif = device.starts_with(MEMIF);
         // SAFETY: EAL runs, this thread handles devices, and it is not the interrupt thread.
         Self(is_memif && unsafe { dpdk_sys_hold_interrupts() } == 0)
     }
@@ -130,6 +134,16 @@ pub(super) struct Depths {
     pub(super) tx_frames: u16,
 }
 
+/// The device with slots of memif that hold our longest frame, unless it says itself how long they are. A longer frame
+/// goes into several of them, of which DPDK 22.11 sends the first even if there is no room for the next: what the other
+/// end reads then is without end.
+fn with_slots(device: &str) -> String {
+    match device.starts_with(MEMIF) && !device.contains(",bsize=") {
+        true => format!("{device},bsize={MEMIF_SLOT_BYTES}"),
+        false => device.to_owned(),
+    }
+}
+
 fn port_by_name(name: &str) -> Option<u16> {
     let name = CString::new(name).ok()?;
     let mut port = 0;
@@ -184,7 +198,8 @@ impl Device {
             device: device.to_owned(),
             said,
         };
-        let words = CString::new(device).map_err(|_| no_device(eal::said(libc::EINVAL, mark)))?;
+        let words = CString::new(with_slots(device))
+            .map_err(|_| no_device(eal::said(libc::EINVAL, mark)))?;
         let before = ports();
         let _quiet = Quiet::around(device);
         // SAFETY: EAL runs, and this thread handles devices.

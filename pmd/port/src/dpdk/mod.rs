@@ -19,6 +19,7 @@
 //! * `net_memif` loses its other end without a word, in the middle of a burst. Such a burst is given up: its frames are
 //!   lost, nothing else. This takes a handler of SIGSEGV and SIGBUS, which passes on what other code causes; a program
 //!   that installs its own later should do so too. A client is stopped and started again until there is a server.
+//!   Frames fit into one of its slots: both ends say the same `bsize`, 2304 unless they say otherwise.
 //! * `net_af_packet` waits in the kernel, in the middle of a burst, while the interface takes no frame. It carries
 //!   frames up to 66 bytes less than its key `framesz`.
 //! * Those on a network interface (`net_af_packet`, `net_af_xdp`, `net_tap`) fail with it, as other ports do.

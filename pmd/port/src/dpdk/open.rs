@@ -11,7 +11,7 @@ use dpdk_sys::{dpdk_sys_caller, dpdk_sys_frame, dpdk_sys_guard, dpdk_sys_lease_l
 use super::addresses::{Own, Reception};
 use super::config::{DpdkConfig, DpdkError};
 use super::counts::{Counts, DeviceCounts};
-use super::device::{Depths, Device, Kind, RX_QUEUE_SETUP, Traits};
+use super::device::{Depths, Device, Kind, MEMIF_SLOT_BYTES, RX_QUEUE_SETUP, Traits};
 use super::driver::{DpdkPort, Lcore, Renewal};
 use super::eal::{self, Eal};
 use super::log;
@@ -106,11 +106,17 @@ fn set_mtu(
     }
 }
 
-/// How long frames are that net_af_packet carries: longer ones it cuts or loses.
-fn slot_limit(device: &Device) -> u32 {
-    let slot = device.key("framesz").and_then(|text| text.parse().ok());
-    slot.unwrap_or(SLOT_BYTES)
-        .saturating_sub(SLOT_OVERHEAD_BYTES)
+/// How long frames are that the device's slots hold.
+fn slot_limit(device: &Device, kind: Kind) -> u32 {
+    let number = |key| device.key(key).and_then(|text| text.parse().ok());
+    match kind {
+        // Longer ones it cuts or loses.
+        Kind::AfPacket => number("framesz")
+            .unwrap_or(SLOT_BYTES)
+            .saturating_sub(SLOT_OVERHEAD_BYTES),
+        Kind::Memif => number("bsize").unwrap_or(MEMIF_SLOT_BYTES),
+        Kind::Memory | Kind::Other => u32::MAX,
+    }
 }
 
 fn interface_name(index: u32) -> String {
@@ -251,10 +257,7 @@ impl DpdkPort {
         let traits = opening.device.traits()?;
         let ready = opening.set_up(&config, &traits)?;
         let (reception, interface_mac, limit_bytes) = reception(&config, &opening.device, &traits)?;
-        let slot_bytes = match traits.kind {
-            Kind::AfPacket => slot_limit(&opening.device),
-            Kind::Memif | Kind::Memory | Kind::Other => u32::MAX,
-        };
+        let slot_bytes = slot_limit(&opening.device, traits.kind);
         let max_frame_bytes = ready.max_frame_bytes.min(limit_bytes).min(slot_bytes);
         if max_frame_bytes < frame_bytes(MIN_MTU_BYTES) {
             return Err(DpdkError::MtuTooSmall {
