@@ -16,6 +16,7 @@
 //! | [`shm`] | driver: an Ethernet segment in shared memory, between processes |
 //! | [`wake`] | sleeping on a port's [`WakeSource`], and waking the sleeper |
 //! | `conformance` | what every port must do, as one suite (for tests, feature `conformance`) |
+//! | `fork` | what a child that is forked does not keep of a port |
 //! | `rng` | a small seeded generator for faults and tests |
 //! | `sigbus` | shared mappings outlive a file that is cut short |
 //! | `sync` | the one door to atomics (loom's under its cfg) |
@@ -25,6 +26,7 @@ pub mod af_xdp;
 #[cfg(any(test, feature = "conformance"))]
 #[doc(hidden)]
 pub mod conformance;
+mod fork;
 pub mod layer;
 pub mod loopback;
 pub mod mapping;

@@ -4,6 +4,7 @@ use core::mem::zeroed;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::fork::Descriptor;
 use crate::port::MacBytes;
 
 /// What an interface says about itself.
@@ -26,7 +27,7 @@ pub(crate) struct Link {
 
 /// A raw packet socket that receives nothing until it is bound.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket(Descriptor);
 
 /// What a system call returned, or why it failed.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -88,10 +89,13 @@ impl Socket {
     /// Opens the socket. Protocol 0 keeps frames out until the filter is in place.
     pub(crate) fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: takes three integers and touches no memory of ours.
-        let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Descriptor::make(|| {
+            // SAFETY: takes three integers and touches no memory of ours.
+            let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+            // SAFETY: the descriptor was just made and belongs to nobody else.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        })
+        .map(Self)
     }
 
     /// Looks an interface up; the name has at most 15 bytes and no NUL.

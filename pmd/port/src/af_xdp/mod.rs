@@ -23,8 +23,8 @@
 //! see: switch that off (`ethtool -K NAME rxvlan off`) if there are VLANs on the wire.
 //!
 //! # How it is on the interface
-//! The program, the sockets and the memberships are held by descriptors alone: nothing stays
-//! behind, however the process ends. The program runs in the interface's driver if that can
+//! The program, the sockets and the memberships are held by descriptors alone, which no child
+//! that is forked keeps: nothing stays behind, however the process ends. The program runs in the interface's driver if that can
 //! do so ([`AfXdpPort::is_native`]), else in the kernel; frames are not copied if the driver
 //! can do without ([`AfXdpPort::is_zero_copy`]) and [`CopyMode`] allows it.
 //!

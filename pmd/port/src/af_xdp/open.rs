@@ -243,10 +243,12 @@ impl AfXdpPort {
         let tx_chunks = config.tx_frames.next_power_of_two();
         let chunks = (rx_chunks * config.queues, tx_chunks);
         let memory_bytes = (chunks.0 + chunks.1) as usize * chunk_bytes as usize;
-        let memory = Mapping::anonymous(memory_bytes).map_err(|source| AfXdpError::Memory {
-            memory_bytes,
-            source,
-        })?;
+        let memory = Mapping::anonymous(memory_bytes)
+            .and_then(|memory| memory.wipe_in_children().map(|()| memory))
+            .map_err(|source| AfXdpError::Memory {
+                memory_bytes,
+                source,
+            })?;
         let umem = Umem::new(memory, chunk_bytes, chunks, max_frame_bytes);
         let mut addresses = Addresses::new(&config.common(), interface);
         let steering = steer(&config, interface.index, &addresses)?;

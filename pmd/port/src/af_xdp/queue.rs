@@ -41,7 +41,7 @@ fn map<T>(
     offsets: &xdp_ring_offset,
     entries: u32,
 ) -> io::Result<Mapping> {
-    Mapping::shared(
+    Mapping::of_kernel(
         socket.as_fd(),
         page_offset,
         ring_bytes::<T>(offsets, entries),

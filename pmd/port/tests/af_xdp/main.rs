@@ -3,7 +3,9 @@
 //! Root of the host is needed: the kernel lets nobody else load XDP programs.
 
 mod addresses;
+mod again;
 mod failures;
+mod forks;
 #[path = "../common/frames.rs"]
 mod frames;
 mod kills;
@@ -30,6 +32,19 @@ fn right_config() -> AfXdpConfig {
 
 fn open(namespace: &Namespace, config: AfXdpConfig) -> AfXdpPort {
     namespace.run(|| AfXdpPort::open(config).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Whether there is a program on the interface of the left end.
+fn has_program(left: &Namespace) -> bool {
+    left.ip("-d link show left").contains("xdp")
+}
+
+/// Whether the interface of the left end receives for everybody, or for one of our groups.
+fn is_promiscuous(left: &Namespace) -> bool {
+    !left.ip("-d link show left").contains("promiscuity 0")
+        || left
+            .ip("maddress show dev left")
+            .contains("01:10:18:01:00:04")
 }
 
 /// A wire that is known to carry frames, both ways.
