@@ -108,7 +108,7 @@ impl AfXdpConfig {
 pub enum AfXdpError {
     /// The process may not open such sockets, or load programs.
     NotPermitted,
-    /// The kernel was built without AF_XDP or BPF, or is older than 5.9.
+    /// The kernel was built without AF_XDP or BPF, or is older than 5.11.
     NoKernelSupport {
         /// What it lacks.
         lacking: &'static str,
@@ -149,6 +149,15 @@ pub enum AfXdpError {
         interface: String,
         /// The queue.
         queue: u32,
+    },
+    /// Frames can be received at the queue, and not sent.
+    NoSendQueue {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// How many queues the interface has to send at.
+        queues: u32,
     },
     /// Another socket has the queue.
     QueueTaken {
@@ -209,7 +218,7 @@ impl fmt::Display for AfXdpError {
             Self::NotPermitted => f.write_str(NOT_PERMITTED),
             Self::NoKernelSupport { lacking } => write!(
                 f,
-                "this kernel has no {lacking}: take one of Linux 5.9 or later with \
+                "this kernel has no {lacking}: take one of Linux 5.11 or later with \
                  CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or port = \"af_packet\""
             ),
             Self::BadConfig { key, reason } => write!(f, "{key} {reason}"),
@@ -239,6 +248,16 @@ impl fmt::Display for AfXdpError {
                 f,
                 "interface {interface:?} has no queue {queue}: they count from 0, and \
                  `ethtool -l {interface}` says how many there are"
+            ),
+            Self::NoSendQueue {
+                interface,
+                queue,
+                queues,
+            } => write!(
+                f,
+                "interface {interface:?} sends at {queues} queues, counted from 0, and queue \
+                 {queue} only receives: set queue to one that sends, or give it as many of both \
+                 (`ethtool -L {interface} rx N tx N`)"
             ),
             Self::QueueTaken { interface, queue } => write!(
                 f,

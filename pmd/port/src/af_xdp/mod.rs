@@ -5,7 +5,7 @@
 //! program on the interface steers our frames to the port before the kernel's network stack
 //! sees them, and leaves all others to it.
 //!
-//! It needs Linux 5.9 or later and the capabilities `CAP_NET_RAW`, `CAP_NET_ADMIN` and
+//! It needs Linux 5.11 or later and the capabilities `CAP_NET_RAW`, `CAP_NET_ADMIN` and
 //! `CAP_BPF` of the host, and `CAP_IPC_LOCK` or a limit of locked memory as large as its
 //! chunks. An interface carries one such port at a time, since it carries one program;
 //! [`af_packet`](crate::af_packet) is for interfaces that programs share.

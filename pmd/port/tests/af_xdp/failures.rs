@@ -87,6 +87,35 @@ fn impossible_queues_are_refused_with_advice() {
 }
 
 #[test]
+fn a_queue_that_only_receives_is_refused_with_advice() {
+    let namespace = Namespace::new();
+    namespace.ip("link add odd numrxqueues 2 numtxqueues 1 type veth peer name other");
+    namespace.ip("link set odd up");
+    let with = |queue| AfXdpConfig {
+        queue,
+        ..AfXdpConfig::new("odd", LEFT)
+    };
+    let error = refusal(&namespace, with(1));
+    assert!(
+        matches!(
+            error,
+            AfXdpError::NoSendQueue {
+                queue: 1,
+                queues: 1,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("ethtool -L odd"), "{error}");
+    let both = AfXdpConfig {
+        queues: 2,
+        ..with(0)
+    };
+    open(&namespace, both);
+}
+
+#[test]
 fn an_interface_carries_one_port() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
@@ -161,6 +190,37 @@ fn buffers_beyond_the_limit_of_locked_memory_are_refused() {
         };
         AfXdpPort::open(small).unwrap_or_else(|error| panic!("{error}"));
     });
+}
+
+/// As many EtherTypes and addresses as a port can have.
+#[test]
+fn the_longest_program_needs_no_more_capabilities() {
+    let wire = wire(1500);
+    let ethertypes = (0..16).map(|serial| FCOE + serial).collect::<Vec<_>>();
+    let group = |serial: u16| {
+        let [high, low] = serial.to_be_bytes();
+        [0x01, 0x10, 0x18, 0x02, high, low]
+    };
+    let config = AfXdpConfig {
+        ethertypes: ethertypes.clone(),
+        multicast: (0..256).map(group).collect(),
+        interface_address: true,
+        rx_frames: 64,
+        tx_frames: 64,
+        ..left_config()
+    };
+    let mut left = wire.left.run(|| {
+        keep_capabilities_of_this_thread(&[CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF]);
+        AfXdpPort::open(config).unwrap_or_else(|error| panic!("{error}"))
+    });
+    let mut right = open(&wire.right, right_config());
+    for bytes in [
+        frame(group(255), RIGHT, &[FCOE + 15, 1], 60),
+        frame(LEFT, RIGHT, &[FCOE, 2], 60),
+    ] {
+        send(&mut right, &bytes);
+        assert_eq!(receive(&mut left), bytes);
+    }
 }
 
 fn events(port: &mut AfXdpPort) -> Vec<PortEvent> {
