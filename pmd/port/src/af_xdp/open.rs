@@ -9,6 +9,7 @@ use super::config::{AfXdpConfig, AfXdpError, CopyMode};
 use super::counts::{Counts, Path};
 use super::driver::AfXdpPort;
 use super::queue::{Receiver, Sender};
+use super::send::Standstill;
 use super::socket::{Any, XdpSocket};
 use super::steering::{Maps, Steering};
 use super::umem::Umem;
@@ -327,10 +328,12 @@ impl AfXdpPort {
             steering,
             receivers: receivers.into_boxed_slice(),
             rx_chunks,
-            next_receiver: 0,
+            next_source: 0,
             sender,
             pending: false,
             blocked: false,
+            failed: false,
+            standstill: Standstill::default(),
             to_self: VecDeque::with_capacity(tx_chunks as usize),
             any,
             control,

@@ -80,6 +80,15 @@ impl Receiver {
         }
         starved
     }
+
+    /// The same before a sleep, in which nobody looks again whether the driver stopped.
+    pub(super) fn wake_before_sleep(&self) -> bool {
+        let waits = self.fill.unread() > 0;
+        if waits {
+            self.socket.wake_receiver();
+        }
+        waits
+    }
 }
 
 impl Sender {
