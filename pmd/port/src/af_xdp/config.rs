@@ -2,6 +2,7 @@
 
 use core::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::af_packet::{AfPacketConfig, AfPacketError, Promiscuous};
 use crate::port::MacBytes;
@@ -49,7 +50,14 @@ pub struct AfXdpConfig {
     pub interface_address: bool,
     /// Whether frames are copied.
     pub copy: CopyMode,
+    /// How long frames may stand in the send ring while the kernel takes none: those that stood
+    /// longer must not reach the wire, and the port fails. Shorter by some than the time after
+    /// which those who sent them use their identifiers again.
+    pub standstill_limit: Duration,
 }
+
+/// Half of the time that a frame may be on its way (R_A_TOV), unless told.
+const STANDSTILL_LIMIT: Duration = Duration::from_secs(5);
 
 impl AfXdpConfig {
     /// The configuration for a station on an interface, with defaults for the rest.
@@ -67,6 +75,7 @@ impl AfXdpConfig {
             multicast: like.multicast,
             interface_address: like.interface_address,
             copy: CopyMode::Auto,
+            standstill_limit: STANDSTILL_LIMIT,
         }
     }
 

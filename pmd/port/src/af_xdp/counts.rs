@@ -57,7 +57,7 @@ pub(super) struct Path {
 
 impl Counts {
     /// The counters under their names.
-    pub(super) fn stats(&self, link: &LinkWatch, path: Path) -> PortStats {
+    pub(super) fn stats(&self, link: &LinkWatch, path: Path, under_way: u32) -> PortStats {
         let counters = [
             ("drop_rx_no_buffer", self.kernel.drop_rx_no_buffer),
             ("drop_rx_ring_full", self.kernel.drop_rx_ring_full),
@@ -78,6 +78,7 @@ impl Counts {
             ("tx_kicks", self.tx_kicks),
             ("tx_busy", self.tx_busy),
             ("tx_refusals", self.tx_refusals),
+            ("tx_under_way", under_way.into()),
             ("foreign_mbufs", self.foreign_mbufs),
             ("link_changes", link.changes()),
             ("link_up", link.now().running.into()),

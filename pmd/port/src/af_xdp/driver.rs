@@ -278,7 +278,8 @@ impl Port for AfXdpPort {
     fn disarm(&mut self) {}
 
     fn stats(&self) -> PortStats {
-        self.counts.stats(&self.link, self.path)
+        self.counts
+            .stats(&self.link, self.path, self.umem.under_way())
     }
 
     fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {

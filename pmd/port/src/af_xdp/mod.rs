@@ -52,6 +52,7 @@
 //! | `tx_kicks` | system calls that made the kernel send |
 //! | `tx_busy` | looks at the send ring that found frames the kernel had not taken yet |
 //! | `tx_refusals` | system calls to send that the kernel refused for another reason than want of room, while the link was up |
+//! | `tx_under_way` | frames to send that the kernel has, now |
 //! | `foreign_mbufs` | buffers given to `free` that are not of this port |
 //! | `link_changes` | how often the link was found up or down when it was not before |
 //! | `link_up` | 1 while the link is up as of the last [`Port::upkeep`](crate::Port::upkeep), else 0 |
@@ -62,7 +63,7 @@
 //! While the interface is without its other end, frames to send are dropped and counted. Where
 //! frames are copied, that includes those that stand in the send ring by then. With zero copy
 //! those are the driver's: they stay, and are sent when the link is back; if the driver takes none
-//! of them for five seconds, the port fails
+//! of them for [`AfXdpConfig::standstill_limit`], the port fails
 //! ([`PortFailure::SendStalled`](crate::PortFailure::SendStalled)), since frames that are older
 //! must not reach the wire. An interface that is taken down fails the port at once; what stands
 //! in the send ring is gone when the port is closed.

@@ -333,7 +333,7 @@ impl AfXdpPort {
             pending: false,
             blocked: false,
             failed: false,
-            standstill: Standstill::default(),
+            standstill: Standstill::new(config.standstill_limit),
             to_self: VecDeque::with_capacity(tx_chunks as usize),
             any,
             control,

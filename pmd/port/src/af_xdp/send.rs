@@ -14,10 +14,6 @@ use crate::af_packet::{ETHERNET_HEADER_BYTES, frame_bytes};
 use crate::mbuf::Mbuf;
 use crate::port::PortFailure;
 
-/// Frames that stood in the send ring for so long must not reach the wire any more: those who
-/// sent them take them for lost. Half of the time that a frame may be on its way (R_A_TOV).
-const STANDSTILL: Duration = Duration::from_secs(5);
-
 /// What it means that the kernel refused to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
@@ -40,18 +36,24 @@ impl Refusal {
 }
 
 /// Since when the kernel has taken nothing although frames stand in the send ring.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Standstill {
+    limit: Duration,
     /// The kernel's index then.
     since: Option<(u32, Instant)>,
 }
 
 impl Standstill {
+    /// For frames that may stand so long.
+    pub(super) fn new(limit: Duration) -> Self {
+        Self { limit, since: None }
+    }
+
     /// Looks at the kernel's index, `None` while nothing stands; true if frames stood too long.
     fn is_too_long(&mut self, standing: Option<u32>, now: Instant) -> bool {
         match (standing, self.since) {
             (Some(taken), Some((before, since))) if taken == before => {
-                now.saturating_duration_since(since) >= STANDSTILL
+                now.saturating_duration_since(since) >= self.limit
             }
             _ => {
                 self.since = standing.map(|taken| (taken, now));
@@ -226,7 +228,7 @@ mod tests {
     #[test]
     fn frames_that_stand_too_long_are_noticed() {
         let start = Instant::now();
-        let mut standstill = Standstill::default();
+        let mut standstill = Standstill::new(Duration::from_secs(5));
         let mut is_too_long = |standing, after_ms| {
             standstill.is_too_long(standing, start + Duration::from_millis(after_ms))
         };

@@ -41,6 +41,8 @@ pub(super) struct Umem {
     /// Chunks to send with that nobody has; the last one was used last.
     free: Vec<u32>,
     lent: u32,
+    /// Chunks to send with that the kernel has.
+    under_way: u32,
 }
 
 impl Umem {
@@ -65,11 +67,17 @@ impl Umem {
             holders: holders.into_boxed_slice(),
             free: (rx_chunks..chunks).rev().collect(),
             lent: 0,
+            under_way: 0,
         }
     }
 
     pub(super) fn memory(&self) -> &Mapping {
         &self.memory
+    }
+
+    /// How many frames to send the kernel has.
+    pub(super) fn under_way(&self) -> u32 {
+        self.under_way
     }
 
     pub(super) fn chunk_bytes(&self) -> u32 {
@@ -168,6 +176,7 @@ impl Umem {
         debug_assert!(self.is_to_send(mbuf));
         self.holders[index as usize] = Holder::Kernel;
         self.lent -= 1;
+        self.under_way += 1;
         self.address(index)
     }
 
@@ -182,6 +191,7 @@ impl Umem {
             && *holder == Holder::Kernel
         {
             *holder = Holder::Nobody;
+            self.under_way -= 1;
             self.free.push(index);
         }
     }
@@ -310,6 +320,7 @@ mod tests {
                 let elsewhere = held.len() + sending.len();
                 prop_assert_eq!(umem.free.len() + elsewhere, TX_CHUNKS as usize);
                 prop_assert_eq!(filled.len() + received.len(), RX_CHUNKS as usize);
+                prop_assert_eq!(umem.under_way() as usize, sending.len());
                 prop_assert_eq!(umem.lent as usize, held.len() + received.len());
                 let count = |holder| umem.holders.iter().filter(|&&it| it == holder).count();
                 prop_assert_eq!(count(Holder::Kernel), filled.len() + sending.len());
