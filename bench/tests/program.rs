@@ -106,8 +106,69 @@ fn frames_of_a_raw_port_there_and_back() {
     assert!(pinged["half_round_trip_ns"]["p50"].as_f64().unwrap() > 0.0);
 }
 
+/// Both ends of a wire, in a namespace of its own: the first argument is the program, the second a
+/// folder with a configuration for each end, the third a place for each end's figures.
+const WIRE: &str = r#"
+set -e
+ip link add left type veth peer name right
+for end in left right; do ip link set $end up; done
+for end in left right; do until ip link show $end | grep -q 'state UP'; do :; done; done
+"$1" port send --config "$2/left.toml" && exit 1
+"$1" port receive --config "$2/right.toml" --mac 02:00:00:00:00:02 --frames 1000 --json "$2/right.json" > "$2/right.txt" &
+until grep -q station "$2/right.txt"; do kill -0 $!; done
+"$1" port send --config "$2/left.toml" --mac 02:00:00:00:00:01 --to 02:00:00:00:00:02 \
+    --frames 1000 --size 1500 --json "$2/left.json"
+wait $!
+ip link set right down
+until ip link show left | grep -q NO-CARRIER; do :; done
+"$1" port send --config "$2/left.toml" --to 02:00:00:00:00:02 --frames 100 --json "$2/down.json"
+"#;
+
+#[test]
+fn frames_of_raw_ports_on_interfaces() {
+    for driver in ["af_packet", "af_xdp"] {
+        let name = format!("vibench-wire-{driver}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        for end in ["left", "right"] {
+            let nic = format!(
+                "[[nic]]\nport = \"{driver}\"\ninterface = \"{end}\"\nhost = \"192.0.2.1\"\n"
+            );
+            std::fs::write(folder.join(end).with_extension("toml"), nic).unwrap();
+        }
+        let output = Command::new("unshare")
+            .args(["--net", "--pid", "--kill-child", "--", "timeout", "60"])
+            .args(["sh", "-c", WIRE, "sh", env!("CARGO_BIN_EXE_vibench")])
+            .arg(&folder)
+            .output()
+            .expect("util-linux is installed");
+        let read = |file: &str| std::fs::read_to_string(folder.join(file));
+        let figures = ["left.json", "right.json", "down.json"].map(read);
+        std::fs::remove_dir_all(&folder).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{driver}, as root: {said}");
+        assert!(said.contains("--to is missing"), "{said}");
+        let [sent, received, dropped] = figures.map(|text| {
+            let results: Value = serde_json::from_str(&text.unwrap()).unwrap();
+            results[0].clone()
+        });
+        assert_eq!(
+            (&sent["port"], &sent["frames"]),
+            (&driver.into(), &1000.into())
+        );
+        assert_eq!(received["bytes"], 1000 * 1500);
+        assert_eq!(received["lost"], 0);
+        if driver == "af_xdp" {
+            // The other driver leaves it to the kernel, which does not tell.
+            assert_eq!(dropped["counters"]["drop_tx_link_down"], 100);
+            assert_eq!(dropped["frames"], 0);
+        }
+    }
+}
+
 #[test]
 fn a_raw_port_without_another_end_says_so() {
+    let segment = format!("vibench-alone-{}", std::process::id());
     for (arguments, words) in [
         (
             &["port", "send", "--mac", "02:00:00:00:00:01"][..],
@@ -116,6 +177,10 @@ fn a_raw_port_without_another_end_says_so() {
         (
             &["port", "send", "--config", "/no/such/file"],
             "/no/such/file",
+        ),
+        (
+            &["port", "send", "--segment", &segment],
+            "start that end first",
         ),
     ] {
         let output = vibench(arguments);

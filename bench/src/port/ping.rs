@@ -72,6 +72,7 @@ pub(super) fn echo(station: &mut Station, limit: &Limit) -> Result<PortReport> {
             clock.note(&mut traffic, before, bytes);
         }
     }
+    station.finish()?;
     Ok(PortReport::of_stream("echo", station, &traffic))
 }
 

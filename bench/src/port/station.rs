@@ -19,6 +19,9 @@ const TENDED_EVERY: Duration = Duration::from_millis(100);
 /// and after how many calls the clock is read for that.
 const CALLS_PER_CLOCK: u32 = 4096;
 
+/// How long frames may take to leave after the last one was handed over.
+const LEAVING: Duration = Duration::from_secs(2);
+
 /// How long another station may take to join.
 const JOINING: Duration = Duration::from_secs(10);
 
@@ -92,11 +95,7 @@ impl Station {
         self.port.upkeep();
         let mut events = Vec::new();
         self.port.events(&mut events);
-        let failed = events.into_iter().find_map(|event| match event {
-            PortEvent::Failed(failure) => Some(failure),
-            PortEvent::Joined(_) | PortEvent::Left(_) => None,
-        });
-        failed.map_or(Ok(()), |failure| Err(Error::Port(failure.to_string())))
+        refuse_failure(&events)
     }
 
     /// The driver's name.
@@ -120,6 +119,43 @@ impl Station {
         self.port.stats()
     }
 
+    /// How many frames the port took and did not send.
+    pub(super) fn dropped(&self) -> u64 {
+        let counters = self.port.stats().counters;
+        let drops = counters.iter().filter(|it| it.name.starts_with("drop_tx"));
+        drops.map(|counter| counter.value).sum()
+    }
+
+    /// Waits until everything has left that was handed over, as far as the driver tells: what is
+    /// still there when the port is closed is lost.
+    ///
+    /// # Errors
+    /// The port failed.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        let (mut events, start) = (Vec::new(), Instant::now());
+        let mut busy = self.counter("tx_busy");
+        while start.elapsed() < LEAVING {
+            // An empty burst makes the driver look at what it has.
+            self.port.tx_burst(&mut MbufBatch::new());
+            self.port.upkeep();
+            self.port.events(&mut events);
+            refuse_failure(&events)?;
+            let before = core::mem::replace(&mut busy, self.counter("tx_busy"));
+            if busy == before && self.counter("tx_under_way") == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// One of the driver's counters; 0 for one that it does not have.
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.port.stats().counters;
+        let found = counters.iter().find(|counter| counter.name == name);
+        found.map_or(0, |counter| counter.value)
+    }
+
     /// Talks to the station that is named, or else to the first one that the port sees.
     pub(super) fn find_peer(&mut self, named: Option<MacBytes>, stop: &Stop) -> Result<()> {
         let sees_others = self.driver() == "shm";
@@ -137,6 +173,7 @@ impl Station {
             }
             self.port.upkeep();
             self.port.events(&mut events);
+            refuse_failure(&events)?;
             found = events.drain(..).find_map(|event| match event {
                 PortEvent::Joined(it) if named.is_none_or(|named| named == it.mac) => Some(it.mac),
                 PortEvent::Joined(_) | PortEvent::Left(_) | PortEvent::Failed(_) => None,
@@ -320,6 +357,14 @@ impl Drop for Station {
             }
         }
     }
+}
+
+fn refuse_failure(events: &[PortEvent]) -> Result<()> {
+    let failure = events.iter().find_map(|event| match event {
+        PortEvent::Failed(failure) => Some(failure),
+        PortEvent::Joined(_) | PortEvent::Left(_) => None,
+    });
+    failure.map_or(Ok(()), |failure| Err(Error::Port(failure.to_string())))
 }
 
 #[cold]

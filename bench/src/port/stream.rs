@@ -12,6 +12,7 @@ use crate::latency::Limit;
 pub(super) fn send(station: &mut Station, frame_bytes: usize, limit: &Limit) -> Result<PortReport> {
     station.check(frame_bytes)?;
     let mut header = Header::first_of_run();
+    let dropped_before = station.dropped();
     let start = Instant::now();
     let (mut now, mut sent) = (start, 0);
     let mut idle = Idle::default();
@@ -27,6 +28,8 @@ pub(super) fn send(station: &mut Station, frame_bytes: usize, limit: &Limit) -> 
         }
         now = Instant::now();
     }
+    station.finish()?;
+    sent -= (station.dropped() - dropped_before).min(sent);
     let traffic = Traffic {
         frames: sent,
         bytes: sent * frame_bytes as u64,
@@ -99,8 +102,9 @@ impl Clock {
 #[derive(Default)]
 struct Serials {
     run: Option<u32>,
-    first: u32,
     last: u32,
+    /// From the first one to the last one.
+    span: u64,
     count: u64,
 }
 
@@ -113,11 +117,16 @@ impl Serials {
         if self.run != Some(header.round) {
             *self = Self {
                 run: Some(header.round),
-                first: header.message,
+                last: header.message,
                 ..Self::default()
             };
         }
-        self.last = header.message;
+        // A frame that came late, or twice, is behind the last one.
+        let ahead = header.message.wrapping_sub(self.last);
+        if ahead.cast_signed() > 0 {
+            self.span += u64::from(ahead);
+            self.last = header.message;
+        }
         self.count += 1;
     }
 
@@ -125,8 +134,7 @@ impl Serials {
     /// none of ours came.
     fn lost(&self) -> Option<u64> {
         self.run?;
-        let all = u64::from(self.last.wrapping_sub(self.first)) + 1;
-        Some(all.saturating_sub(self.count))
+        Some((self.span + 1).saturating_sub(self.count))
     }
 }
 
@@ -152,8 +160,20 @@ mod tests {
             serials.see(Some(header(7, serial)));
         }
         assert_eq!(serials.lost(), Some(3), "0, 2, 3");
+        serials.see(Some(header(7, 3)));
+        assert_eq!(serials.lost(), Some(2), "late, and not lost");
         serials.see(Some(header(8, 100)));
         assert_eq!(serials.lost(), Some(0), "of the latest run");
+    }
+
+    #[test]
+    fn serial_numbers_that_come_round_are_counted_on() {
+        const STEP: u32 = 1 << 30;
+        let mut serials = Serials::default();
+        for turn in 0..=12 {
+            serials.see(Some(header(7, STEP.wrapping_mul(turn))));
+        }
+        assert_eq!(serials.lost(), Some(12 * u64::from(STEP) - 12));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! | [`shm`] | driver: an Ethernet segment in shared memory, between processes |
 //! | [`wake`] | sleeping on a port's [`WakeSource`], and waking the sleeper |
 //! | `conformance` | what every port must do, as one suite (for tests, feature `conformance`) |
+//! | `fork` | what a child that is forked does not keep of a port |
 //! | `rng` | a small seeded generator for faults and tests |
 //! | `sigbus` | shared mappings outlive a file that is cut short |
 //! | `sync` | the one door to atomics (loom's under its cfg) |
@@ -28,6 +29,7 @@ pub mod af_xdp;
 pub mod conformance;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+mod fork;
 pub mod layer;
 pub mod loopback;
 pub mod mapping;

@@ -4,6 +4,7 @@ use core::ptr::NonNull;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use crate::fork;
 pub use crate::sigbus::Watch;
 use crate::sigbus::Watched;
 
@@ -24,6 +25,8 @@ pub struct Mapping {
     huge: bool,
     /// Of a file, which another process may cut short.
     watched: Option<Watched>,
+    /// Of the kernel's, which no child keeps.
+    kept: Option<fork::Range>,
 }
 
 // SAFETY: a Mapping is an address range without access to it through `&self`;
@@ -82,6 +85,45 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Maps a range that the kernel shares by a descriptor, such as a socket's ring.
+    ///
+    /// In a child that is forked the range is zeroed memory of the child's own: what the
+    /// descriptor stands for ends with the mapping here.
+    ///
+    /// # Errors
+    /// What mmap(2) says; `InvalidInput` for a length of zero, or an offset
+    /// that is too large or no multiple of the page size; what pthread_atfork(3) says.
+    pub fn of_kernel(fd: BorrowedFd<'_>, offset_bytes: u64, len_bytes: usize) -> io::Result<Self> {
+        let offset_bytes = libc::off_t::try_from(offset_bytes)
+            .map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let (start, kept) = fork::Range::make(len_bytes, || {
+            Self::map_range(len_bytes, libc::MAP_SHARED, fd.as_raw_fd(), offset_bytes)
+        })?;
+        let mut mapping = Self::new(start, len_bytes, false);
+        mapping.kept = Some(kept);
+        Ok(mapping)
+    }
+
+    /// Has the range begin as zeroed memory in a child that is forked: the pages stay this
+    /// process's, and a fork copies none of them, also if the kernel holds them in their place.
+    ///
+    /// # Errors
+    /// What madvise(2) says; `InvalidInput` for memory that is not private or of huge pages.
+    pub fn wipe_in_children(&self) -> io::Result<()> {
+        // SAFETY: exactly the range of this mapping; the memory of this process does not change.
+        let result = unsafe {
+            libc::madvise(
+                self.start.as_ptr().cast(),
+                self.len_bytes,
+                libc::MADV_WIPEONFORK,
+            )
+        };
+        if result < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     /// True once a page behind the end of the mapped file was touched: the memory is not
     /// the file's any more.
     #[inline]
@@ -102,6 +144,27 @@ impl Mapping {
         offset_bytes: libc::off_t,
         huge: bool,
     ) -> io::Result<Self> {
+        let start = Self::map_range(len_bytes, flags, fd, offset_bytes)?;
+        Ok(Self::new(start, len_bytes, huge))
+    }
+
+    /// For a range that was just mapped.
+    fn new(start: NonNull<u8>, len_bytes: usize, huge: bool) -> Self {
+        Self {
+            start,
+            len_bytes,
+            huge,
+            watched: None,
+            kept: None,
+        }
+    }
+
+    fn map_range(
+        len_bytes: usize,
+        flags: libc::c_int,
+        fd: RawFd,
+        offset_bytes: libc::off_t,
+    ) -> io::Result<NonNull<u8>> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: without MAP_FIXED the kernel chooses a range that nobody
         // uses, so no live memory of this process changes; mmap checks every
@@ -119,14 +182,8 @@ impl Mapping {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let start = NonNull::new(address.cast::<u8>())
-            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-        Ok(Self {
-            start,
-            len_bytes,
-            huge,
-            watched: None,
-        })
+        NonNull::new(address.cast::<u8>())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))
     }
 
     /// The address of the first byte.
@@ -166,7 +223,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // Before the range can be another's.
         self.watched = None;
-        // SAFETY: the range was mapped by `map` with this length and is
+        let _quiet = self.kept.take().map(fork::Range::end);
+        // SAFETY: the range was mapped by `map_range` with this length and is
         // unmapped only here; that no pointer into it is used any more is the
         // obligation of whoever took one from `as_ptr`.
         let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };

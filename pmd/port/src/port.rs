@@ -83,6 +83,10 @@ pub enum PortFailure {
     InterfaceRemoved,
     /// The network interface was taken down.
     InterfaceDown,
+    /// The network interface sends nothing at the port's queue.
+    NoSendQueue,
+    /// The network interface left frames standing for so long that they must not be sent any more.
+    SendStalled,
     /// The files of the shared segment were removed or cut short.
     SegmentRemoved,
     /// What the shared segment says of itself or of this station is not true any more.
@@ -94,6 +98,8 @@ impl fmt::Display for PortFailure {
         f.write_str(match self {
             Self::InterfaceRemoved => "the network interface was removed",
             Self::InterfaceDown => "the network interface was taken down",
+            Self::NoSendQueue => "the network interface sends nothing at the port's queue",
+            Self::SendStalled => "the network interface has sent nothing for too long",
             Self::SegmentRemoved => "the files of the segment were removed or cut short",
             Self::SegmentDamaged => "the segment was damaged",
         })

@@ -18,6 +18,8 @@ pub(crate) struct Addresses {
     permitted: Promiscuous,
     /// The interface receives for everybody, and need not be told of single addresses.
     promiscuous: bool,
+    /// Addresses that the interface was asked to receive for.
+    joined: Vec<MacBytes>,
 }
 
 fn os(call: &'static str) -> impl Fn(io::Error) -> AfPacketError {
@@ -35,6 +37,7 @@ impl Addresses {
             interface_name: config.interface.clone(),
             permitted: config.promiscuous,
             promiscuous: false,
+            joined: Vec::new(),
         }
     }
 
@@ -81,6 +84,7 @@ impl Addresses {
         if !is_station(to) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        let was_promiscuous = self.promiscuous;
         if let Err(refused) = self.ask_for(socket, to) {
             if self.permitted != Promiscuous::Auto {
                 return Err(refused);
@@ -89,6 +93,9 @@ impl Addresses {
         }
         if let Err(refused) = filter(&self.ethertypes, &self.with_station(to)) {
             self.ask_no_more_for(socket, to);
+            if !was_promiscuous {
+                self.ask_no_more_for_all(socket);
+            }
             return Err(refused);
         }
         self.ask_no_more_for(socket, from);
@@ -103,27 +110,36 @@ impl Addresses {
         Ok(())
     }
 
-    fn ask_for(&self, socket: &Socket, mac: MacBytes) -> io::Result<()> {
-        match self.membership(mac) {
-            Some(kind) => socket.join(self.interface.index, kind, mac),
-            None => Ok(()),
+    fn ask_no_more_for_all(&mut self, socket: &Socket) {
+        if self.promiscuous {
+            // Fails for an interface that is gone.
+            let _ = socket.leave(self.interface.index, libc::PACKET_MR_PROMISC, [0; 6]);
+            self.promiscuous = false;
         }
     }
 
-    fn ask_no_more_for(&self, socket: &Socket, mac: MacBytes) {
-        if let Some(kind) = self.membership(mac) {
+    fn ask_for(&mut self, socket: &Socket, mac: MacBytes) -> io::Result<()> {
+        if !self.promiscuous && mac != self.interface.mac {
+            socket.join(self.interface.index, membership(mac), mac)?;
+            self.joined.push(mac);
+        }
+        Ok(())
+    }
+
+    fn ask_no_more_for(&mut self, socket: &Socket, mac: MacBytes) {
+        if let Some(at) = self.joined.iter().position(|&joined| joined == mac) {
+            self.joined.swap_remove(at);
             // Fails for an interface that is gone. What one receives for nobody the filter
             // keeps out.
-            let _ = socket.leave(self.interface.index, kind, mac);
+            let _ = socket.leave(self.interface.index, membership(mac), mac);
         }
     }
+}
 
-    /// How the interface is asked to receive for an address; `None` if it does anyway.
-    fn membership(&self, mac: MacBytes) -> Option<libc::c_int> {
-        match mac[0] & 1 {
-            _ if self.promiscuous || mac == self.interface.mac => None,
-            0 => Some(libc::PACKET_MR_UNICAST),
-            _ => Some(libc::PACKET_MR_MULTICAST),
-        }
+/// How an interface is asked to receive for an address.
+fn membership(mac: MacBytes) -> libc::c_int {
+    match mac[0] & 1 {
+        0 => libc::PACKET_MR_UNICAST,
+        _ => libc::PACKET_MR_MULTICAST,
     }
 }

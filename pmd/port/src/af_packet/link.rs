@@ -58,6 +58,11 @@ impl LinkWatch {
         self.link = link;
     }
 
+    /// Has a failure told that the interface's state does not show.
+    pub(crate) fn fail(&mut self, failure: PortFailure) {
+        self.untold = Some(failure);
+    }
+
     /// Tells a failure that was not told before; false if there is none.
     pub(crate) fn tell(&mut self, out: &mut Vec<PortEvent>) -> bool {
         let Some(failure) = self.untold.take() else {

@@ -102,7 +102,7 @@ fn make_rings(
     socket
         .make_ring(libc::PACKET_TX_RING, &tx_geometry.request())
         .map_err(refused)?;
-    let memory = Mapping::shared(socket.as_fd(), 0, ring_bytes).map_err(refused)?;
+    let memory = Mapping::of_kernel(socket.as_fd(), 0, ring_bytes).map_err(refused)?;
     // SAFETY: the kernel maps the receive ring first, with this geometry; the
     // port keeps the mapping as long as the ring, and no other value uses it.
     let rx_slots = unsafe { Slots::new(memory.as_ptr(), rx_geometry) };

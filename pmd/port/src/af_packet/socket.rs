@@ -4,6 +4,7 @@ use core::mem::zeroed;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::fork::Descriptor;
 use crate::port::MacBytes;
 
 /// What an interface says about itself.
@@ -24,9 +25,30 @@ pub(crate) struct Link {
     pub(crate) mtu_bytes: u32,
 }
 
+/// How many queues an interface has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Queues {
+    pub(crate) receiving: u32,
+    pub(crate) sending: u32,
+}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receiving: u32,
+    sending: u32,
+    other: u32,
+    combined: u32,
+}
+
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
 /// A raw packet socket that receives nothing until it is bound.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket(Descriptor);
 
 /// What a system call returned, or why it failed.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -88,10 +110,13 @@ impl Socket {
     /// Opens the socket. Protocol 0 keeps frames out until the filter is in place.
     pub(crate) fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: takes three integers and touches no memory of ours.
-        let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Descriptor::make(|| {
+            // SAFETY: takes three integers and touches no memory of ours.
+            let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+            // SAFETY: the descriptor was just made and belongs to nobody else.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        })
+        .map(Self)
     }
 
     /// Looks an interface up; the name has at most 15 bytes and no NUL.
@@ -136,10 +161,28 @@ impl Socket {
         })
     }
 
+    /// Asks how many queues an interface has; not every driver says it.
+    pub(crate) fn queues(&self, index: i32) -> io::Result<Queues> {
+        let mut request = empty_request();
+        request.ifr_ifru.ifru_ifindex = index;
+        self.ioctl(libc::SIOCGIFNAME, &mut request)?;
+        let mut channels = Channels {
+            command: ETHTOOL_GCHANNELS,
+            ..Channels::default()
+        };
+        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        self.ioctl(libc::SIOCETHTOOL, &mut request)?;
+        Ok(Queues {
+            receiving: channels.receiving + channels.combined,
+            sending: channels.sending + channels.combined,
+        })
+    }
+
     fn ioctl(&self, request: libc::c_ulong, argument: &mut libc::ifreq) -> io::Result<()> {
         // SAFETY: every request used here reads and writes one ifreq, which is
-        // valid and ours; the descriptor is open. The request's type differs
-        // between C libraries.
+        // valid and ours, as is what its pointer names for the one request that
+        // has one; the descriptor is open. The request's type differs between
+        // C libraries.
         check(unsafe { libc::ioctl(self.0.as_raw_fd(), request as _, argument as *mut _) })?;
         Ok(())
     }

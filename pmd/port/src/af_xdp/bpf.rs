@@ -1,12 +1,13 @@
 //! The system calls by which a program gets to an interface: maps, loading, and a link.
 //!
-//! All of it is held by descriptors: when the last one is closed, by whatever
-//! end of the process, the program is off the interface.
+//! All of it is held by descriptors that no child keeps: when the last one is closed, by
+//! whatever end of the process, the program is off the interface.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::program::Instruction;
+use crate::fork::Descriptor;
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_LOOKUP_ELEM: libc::c_int = 1;
@@ -99,18 +100,20 @@ unsafe fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<libc::c_int
 ///
 /// # Safety
 /// As for [`bpf`]; the command makes a descriptor.
-unsafe fn make<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
-    // SAFETY: the caller's promise.
-    let fd = unsafe { bpf(command, attributes) }?;
-    // SAFETY: the descriptor was just made and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+unsafe fn make<T>(command: libc::c_int, attributes: &T) -> io::Result<Descriptor> {
+    Descriptor::make(|| {
+        // SAFETY: the caller's promise.
+        let fd = unsafe { bpf(command, attributes) }?;
+        // SAFETY: the descriptor was just made and belongs to nobody else.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    })
 }
 
 fn number(fd: &impl AsFd) -> u32 {
     fd.as_fd().as_raw_fd().cast_unsigned()
 }
 
-fn make_map(map_type: u32, value_bytes: usize, max_entries: u32) -> io::Result<OwnedFd> {
+fn make_map(map_type: u32, value_bytes: usize, max_entries: u32) -> io::Result<Descriptor> {
     let attributes = MapCreate {
         map_type,
         key_bytes: size_of::<u32>() as u32,
@@ -123,7 +126,7 @@ fn make_map(map_type: u32, value_bytes: usize, max_entries: u32) -> io::Result<O
 
 /// The sockets that frames are steered to, by queue.
 #[derive(Debug)]
-pub(super) struct SocketMap(OwnedFd);
+pub(super) struct SocketMap(Descriptor);
 
 impl SocketMap {
     /// A map with room for the queues below `queues`.
@@ -153,7 +156,7 @@ impl SocketMap {
 
 /// One number that programs count in.
 #[derive(Debug)]
-pub(super) struct Array(OwnedFd);
+pub(super) struct Array(Descriptor);
 
 impl Array {
     pub(super) fn new() -> io::Result<Self> {
@@ -183,7 +186,7 @@ impl Array {
 
 /// A program that the kernel found to be harmless.
 #[derive(Debug)]
-pub(super) struct Program(OwnedFd);
+pub(super) struct Program(Descriptor);
 
 impl Program {
     pub(super) fn load(code: &[Instruction]) -> io::Result<Self> {
@@ -210,7 +213,7 @@ impl Program {
 
 /// A program on an interface, which ends with the value.
 #[derive(Debug)]
-pub(super) struct Link(OwnedFd);
+pub(super) struct Link(Descriptor);
 
 impl Link {
     pub(super) fn new(program: &Program, interface: i32, mode: Mode) -> io::Result<Self> {

@@ -2,6 +2,7 @@
 
 use core::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::af_packet::{AfPacketConfig, AfPacketError, Promiscuous};
 use crate::port::MacBytes;
@@ -49,7 +50,14 @@ pub struct AfXdpConfig {
     pub interface_address: bool,
     /// Whether frames are copied.
     pub copy: CopyMode,
+    /// How long frames may stand in the send ring while the kernel takes none: those that stood
+    /// longer must not reach the wire, and the port fails. Shorter by some than the time after
+    /// which those who sent them use their identifiers again.
+    pub standstill_limit: Duration,
 }
+
+/// Half of the time that a frame may be on its way (R_A_TOV), unless told.
+const STANDSTILL_LIMIT: Duration = Duration::from_secs(5);
 
 impl AfXdpConfig {
     /// The configuration for a station on an interface, with defaults for the rest.
@@ -67,6 +75,7 @@ impl AfXdpConfig {
             multicast: like.multicast,
             interface_address: like.interface_address,
             copy: CopyMode::Auto,
+            standstill_limit: STANDSTILL_LIMIT,
         }
     }
 
@@ -108,7 +117,7 @@ impl AfXdpConfig {
 pub enum AfXdpError {
     /// The process may not open such sockets, or load programs.
     NotPermitted,
-    /// The kernel was built without AF_XDP or BPF, or is older than 5.9.
+    /// The kernel was built without AF_XDP or BPF, or is older than 5.11.
     NoKernelSupport {
         /// What it lacks.
         lacking: &'static str,
@@ -149,6 +158,15 @@ pub enum AfXdpError {
         interface: String,
         /// The queue.
         queue: u32,
+    },
+    /// Frames can be received at the queue, and not sent.
+    NoSendQueue {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+        /// How many queues the interface has to send at.
+        queues: u32,
     },
     /// Another socket has the queue.
     QueueTaken {
@@ -209,7 +227,7 @@ impl fmt::Display for AfXdpError {
             Self::NotPermitted => f.write_str(NOT_PERMITTED),
             Self::NoKernelSupport { lacking } => write!(
                 f,
-                "this kernel has no {lacking}: take one of Linux 5.9 or later with \
+                "this kernel has no {lacking}: take one of Linux 5.11 or later with \
                  CONFIG_XDP_SOCKETS and CONFIG_BPF_SYSCALL, or port = \"af_packet\""
             ),
             Self::BadConfig { key, reason } => write!(f, "{key} {reason}"),
@@ -239,6 +257,16 @@ impl fmt::Display for AfXdpError {
                 f,
                 "interface {interface:?} has no queue {queue}: they count from 0, and \
                  `ethtool -l {interface}` says how many there are"
+            ),
+            Self::NoSendQueue {
+                interface,
+                queue,
+                queues,
+            } => write!(
+                f,
+                "interface {interface:?} sends at {queues} queues, counted from 0, and queue \
+                 {queue} only receives: set queue to one that sends, or give it as many of both \
+                 (`ethtool -L {interface} rx N tx N`)"
             ),
             Self::QueueTaken { interface, queue } => write!(
                 f,

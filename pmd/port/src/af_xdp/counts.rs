@@ -24,6 +24,7 @@ pub(super) struct Counts {
     pub(super) tx_self: u64,
     pub(super) tx_kicks: u64,
     pub(super) tx_busy: u64,
+    pub(super) tx_refusals: u64,
     pub(super) foreign_mbufs: u64,
     pub(super) kernel: KernelCounts,
 }
@@ -34,7 +35,6 @@ pub(super) struct KernelCounts {
     pub(super) drop_rx_no_buffer: u64,
     pub(super) drop_rx_ring_full: u64,
     pub(super) rx_fill_ring_empty: u64,
-    pub(super) rx_fill_invalid: u64,
     pub(super) drop_tx_invalid: u64,
 }
 
@@ -44,7 +44,6 @@ impl KernelCounts {
         self.drop_rx_no_buffer += statistics.rx_dropped;
         self.drop_rx_ring_full += statistics.rx_ring_full;
         self.rx_fill_ring_empty += statistics.rx_fill_ring_empty_descs;
-        self.rx_fill_invalid += statistics.rx_invalid_descs;
         self.drop_tx_invalid += statistics.tx_invalid_descs;
     }
 }
@@ -58,7 +57,7 @@ pub(super) struct Path {
 
 impl Counts {
     /// The counters under their names.
-    pub(super) fn stats(&self, link: &LinkWatch, path: Path) -> PortStats {
+    pub(super) fn stats(&self, link: &LinkWatch, path: Path, under_way: u32) -> PortStats {
         let counters = [
             ("drop_rx_no_buffer", self.kernel.drop_rx_no_buffer),
             ("drop_rx_ring_full", self.kernel.drop_rx_ring_full),
@@ -74,11 +73,12 @@ impl Counts {
             ("rx_priority_tagged", self.rx_priority_tagged),
             ("rx_other_queue", self.rx_other_queue),
             ("rx_fill_ring_empty", self.kernel.rx_fill_ring_empty),
-            ("rx_fill_invalid", self.kernel.rx_fill_invalid),
             ("rx_kicks", self.rx_kicks),
             ("tx_self", self.tx_self),
             ("tx_kicks", self.tx_kicks),
             ("tx_busy", self.tx_busy),
+            ("tx_refusals", self.tx_refusals),
+            ("tx_under_way", under_way.into()),
             ("foreign_mbufs", self.foreign_mbufs),
             ("link_changes", link.changes()),
             ("link_up", link.now().running.into()),

@@ -6,13 +6,14 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use super::counts::{Counts, KernelCounts, Path};
 use super::queue::{Receiver, Sender};
+use super::send::Standstill;
 use super::socket::Any;
 use super::steering::Steering;
 use super::umem::{Returned, Umem};
 use crate::af_packet::addresses::Addresses;
 use crate::af_packet::link::LinkWatch;
 use crate::af_packet::socket::Socket;
-use crate::af_packet::{ETHERNET_HEADER_BYTES, ETHERTYPE_VLAN, frame_bytes};
+use crate::af_packet::{ETHERNET_HEADER_BYTES, ETHERTYPE_VLAN};
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
 
@@ -34,13 +35,16 @@ pub struct AfXdpPort {
     pub(super) receivers: Box<[Receiver]>,
     /// Chunks of each of them.
     pub(super) rx_chunks: u32,
-    /// Which of them is looked at first next time.
-    pub(super) next_receiver: usize,
+    /// Which of them is looked at first next time; behind the last one, frames to ourselves.
+    pub(super) next_source: usize,
     pub(super) sender: Sender,
     /// Frames stand in the send ring that the kernel had not taken when we looked last.
     pub(super) pending: bool,
-    /// The kernel refused to send, and the link was down.
+    /// Nothing is sent, since the interface is down or alone, or the port has failed.
     pub(super) blocked: bool,
+    /// The interface sends nothing any more although it is up.
+    pub(super) failed: bool,
+    pub(super) standstill: Standstill,
     pub(super) to_self: VecDeque<Mbuf>,
     /// What tells of all queues, if there are several.
     pub(super) any: Option<Any>,
@@ -83,78 +87,18 @@ impl AfXdpPort {
         self.path.zero_copy
     }
 
-    /// Puts one buffer into the send ring, or drops and counts it.
+    /// Takes a buffer back from the caller; one of a received frame is the kernel's again.
     #[inline]
-    fn submit(&mut self, mbuf: Mbuf) {
-        let bytes = mbuf.bytes();
-        let len_bytes = bytes.len() as u32;
-        self.counts.tx_frames += 1;
-        self.counts.tx_bytes += u64::from(len_bytes);
-        let reason = if len_bytes < ETHERNET_HEADER_BYTES {
-            &mut self.counts.drop_tx_runt
-        } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
-            &mut self.counts.drop_tx_too_long
-        } else if !self.umem.is_to_send(&mbuf) {
-            &mut self.counts.drop_tx_not_lent
-        } else if bytes.starts_with(&self.capabilities.mac) {
-            self.counts.tx_self += 1;
-            // Never grows: no more buffers than the queue's capacity exist.
-            return self.to_self.push_back(mbuf);
-        } else if self.blocked {
-            &mut self.counts.drop_tx_link_down
-        } else {
-            self.pending = true;
-            return self.sender.tx.push(libc::xdp_desc {
-                addr: self.umem.hand_over(&mbuf),
-                len: len_bytes,
-                options: 0,
-            });
-        };
-        *reason += 1;
-        self.free(mbuf);
-    }
-
-    /// Makes the kernel take what stands in the send ring, if it does not do so by itself.
-    fn kick(&mut self) {
-        if self.sender.tx.needs_wakeup() {
-            self.counts.tx_kicks += 1;
-            if let Err(error) = self.receivers[0].socket.wake_sender() {
-                self.note_refusal(&error);
+    pub(super) fn give_back(&mut self, mbuf: Mbuf) {
+        match self.umem.take_back(&mbuf) {
+            Returned::Send => {}
+            Returned::Receive(address) => {
+                let owner = self.umem.index_of(address) / u64::from(self.rx_chunks);
+                let fill = &mut self.receivers[owner as usize].fill;
+                fill.push(address);
+                fill.publish();
             }
-        }
-        self.pending = self.sender.tx.unread() > 0;
-        self.counts.tx_busy += u64::from(self.pending);
-    }
-
-    #[cold]
-    fn note_refusal(&mut self, error: &io::Error) {
-        match error.raw_os_error() {
-            // A copied frame that the driver did not take: the kernel dropped it.
-            Some(libc::EBUSY) if !self.path.zero_copy => match self.link.now().running {
-                true => self.counts.drop_tx_refused += 1,
-                false => self.counts.drop_tx_link_down += 1,
-            },
-            Some(libc::ENETDOWN | libc::ENXIO) => self.look_at_link(),
-            // No room to send for now.
-            _ => return,
-        }
-        self.blocked = !self.link.now().running;
-    }
-
-    fn look_at_link(&mut self) {
-        self.link.look(&self.control);
-    }
-
-    /// Takes chunks back that were sent.
-    #[inline]
-    fn reclaim(&mut self) {
-        let mut any = false;
-        while let Some(address) = self.sender.completion.pop() {
-            self.umem.reclaim(address);
-            any = true;
-        }
-        if any {
-            self.sender.completion.release();
+            Returned::Foreign => self.counts.foreign_mbufs += 1,
         }
     }
 
@@ -178,7 +122,7 @@ impl AfXdpPort {
         if in_vlan || mbuf.len() < ETHERNET_HEADER_BYTES as usize + TAG_BYTES {
             // The program lets none of these pass.
             self.counts.drop_rx_vlan += 1;
-            self.free(mbuf);
+            self.give_back(mbuf);
             return Received::Dropped;
         }
         mbuf.buffer_mut().copy_within(..12, TAG_BYTES);
@@ -191,7 +135,7 @@ impl AfXdpPort {
     fn of_length(&mut self, mbuf: Mbuf) -> Received {
         if mbuf.len() > self.capabilities.max_frame_bytes {
             self.counts.drop_rx_too_long += 1;
-            self.free(mbuf);
+            self.give_back(mbuf);
             return Received::Dropped;
         }
         Received::Frame(mbuf)
@@ -216,6 +160,19 @@ impl AfXdpPort {
         (seen, added)
     }
 
+    /// Adds frames to ourselves to the batch, at most so many; as [`AfXdpPort::receive`].
+    #[inline]
+    fn receive_own(&mut self, batch: &mut MbufBatch, most: usize) -> (usize, usize) {
+        let (mut seen, mut added) = (0, 0);
+        while seen < most
+            && let Some(mbuf) = self.to_self.pop_front()
+        {
+            seen += 1;
+            added += self.hand_out(mbuf, batch);
+        }
+        (seen, added)
+    }
+
     /// Adds a frame to the batch, which has room for it.
     #[inline]
     fn hand_out(&mut self, mbuf: Mbuf, batch: &mut MbufBatch) -> usize {
@@ -224,7 +181,7 @@ impl AfXdpPort {
         match batch.push(mbuf) {
             Ok(()) => 1,
             Err(mbuf) => {
-                self.free(mbuf);
+                self.give_back(mbuf);
                 0
             }
         }
@@ -270,35 +227,27 @@ impl Port for AfXdpPort {
         }
         let mut room = max.min(batch.room());
         let mut added = 0;
-        while room > 0
-            && let Some(mbuf) = self.to_self.pop_front()
-        {
-            room -= 1;
-            added += self.hand_out(mbuf, batch);
-        }
-        for turn in 0..self.receivers.len() {
-            let receiver = (self.next_receiver + turn) % self.receivers.len();
-            let (seen, taken) = self.receive(receiver, batch, room);
+        let sources = self.receivers.len() + 1;
+        for turn in 0..sources {
+            let source = (self.next_source + turn) % sources;
+            let (seen, taken) = if source < self.receivers.len() {
+                self.receive(source, batch, room)
+            } else {
+                self.receive_own(batch, room)
+            };
             room -= seen;
             added += taken;
-            self.counts.rx_kicks += u64::from(self.receivers[receiver].wake_if_starved());
         }
-        self.next_receiver = (self.next_receiver + 1) % self.receivers.len();
+        self.next_source = (self.next_source + 1) % sources;
+        for receiver in &self.receivers {
+            self.counts.rx_kicks += u64::from(receiver.wake_if_starved());
+        }
         added
     }
 
     #[inline]
     fn free(&mut self, mbuf: Mbuf) {
-        match self.umem.take_back(&mbuf) {
-            Returned::Send => {}
-            Returned::Receive(address) => {
-                let owner = self.umem.index_of(address) / u64::from(self.rx_chunks);
-                let fill = &mut self.receivers[owner as usize].fill;
-                fill.push(address);
-                fill.publish();
-            }
-            Returned::Foreign => self.counts.foreign_mbufs += 1,
-        }
+        self.give_back(mbuf);
     }
 
     fn events(&mut self, out: &mut Vec<PortEvent>) -> bool {
@@ -307,10 +256,20 @@ impl Port for AfXdpPort {
 
     fn arm(&mut self) -> WakeSource {
         if self.pending && !self.blocked {
-            self.kick();
+            self.kick_before_sleep();
+        }
+        if self.pending && !self.blocked {
+            // Nothing tells when there is room for them.
+            return WakeSource::Poll;
         }
         let fd = match &self.any {
-            Some(any) => any.as_fd(),
+            Some(any) => {
+                // A sleep on one socket makes its driver look for chunks, one on several does not.
+                for receiver in &self.receivers {
+                    self.counts.rx_kicks += u64::from(receiver.wake_before_sleep());
+                }
+                any.as_fd()
+            }
             None => self.receivers[0].socket.as_fd(),
         };
         WakeSource::Fd(fd.as_raw_fd())
@@ -319,7 +278,8 @@ impl Port for AfXdpPort {
     fn disarm(&mut self) {}
 
     fn stats(&self) -> PortStats {
-        self.counts.stats(&self.link, self.path)
+        self.counts
+            .stats(&self.link, self.path, self.umem.under_way())
     }
 
     fn change_address(&mut self, mac: MacBytes) -> io::Result<()> {
@@ -347,9 +307,15 @@ impl Port for AfXdpPort {
             self.counts.rx_other_queue = frames;
         }
         self.look_at_link();
-        self.blocked &= !self.link.now().running;
-        if self.pending && !self.blocked {
-            self.kick();
+        self.tend_ring();
+    }
+}
+
+impl Drop for AfXdpPort {
+    fn drop(&mut self) {
+        // Nobody else has these buffers, and the memory of all stays mapped for one.
+        while let Some(mbuf) = self.to_self.pop_front() {
+            self.umem.take_back(&mbuf);
         }
     }
 }

@@ -9,11 +9,13 @@ use super::config::{AfXdpConfig, AfXdpError, CopyMode};
 use super::counts::{Counts, Path};
 use super::driver::AfXdpPort;
 use super::queue::{Receiver, Sender};
+use super::send::Standstill;
 use super::socket::{Any, XdpSocket};
 use super::steering::{Maps, Steering};
 use super::umem::Umem;
 use crate::af_packet::addresses::Addresses;
 use crate::af_packet::link::LinkWatch;
+use crate::af_packet::socket::Queues;
 use crate::af_packet::{ETHERNET_HEADER_BYTES, find_interface, frame_bytes, open_socket};
 use crate::mapping::Mapping;
 use crate::port::{Capabilities, WakeSource};
@@ -92,6 +94,10 @@ fn attach(config: &AfXdpConfig, index: i32, program: &Program) -> Result<(Link, 
         _ if is_busy(&source) => AfXdpError::AnotherProgram {
             interface: interface(),
         },
+        // Nothing of what it was given can be invalid.
+        Some(libc::EINVAL) => AfXdpError::NoKernelSupport {
+            lacking: "links of XDP programs",
+        },
         _ => AfXdpError::ProgramRefused {
             interface: interface(),
             source,
@@ -130,7 +136,11 @@ fn steer(config: &AfXdpConfig, index: i32, addresses: &Addresses) -> Result<Stee
 /// Binds the sockets of the port one after the other; the first one brings the memory.
 struct Opening<'a> {
     config: &'a AfXdpConfig,
+    /// Where the program runs.
+    mode: Mode,
     index: i32,
+    /// As far as the interface says it.
+    queues: Option<Queues>,
     umem: &'a Umem,
     rx_chunks: u32,
     tx_chunks: u32,
@@ -152,11 +162,20 @@ impl Opening<'_> {
         let flags = match (owner, self.config.copy) {
             // The first one's flags hold for all.
             (Some(_), _) => libc::XDP_SHARED_UMEM,
+            // A program behind the driver sees copies only, whatever the driver could do.
+            (None, CopyMode::Auto) if self.mode == Mode::Generic => {
+                libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY
+            }
             (None, CopyMode::Auto) => libc::XDP_USE_NEED_WAKEUP,
             (None, CopyMode::ZeroCopy) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_ZEROCOPY,
             (None, CopyMode::Copy) => libc::XDP_USE_NEED_WAKEUP | libc::XDP_COPY,
         };
         patiently(|| socket.bind(self.index, queue, flags, owner))
+    }
+
+    /// True if the interface says that it has this queue.
+    fn receives_at(&self, queue: u32) -> bool {
+        self.queues.is_some_and(|queues| queue < queues.receiving)
     }
 
     fn bound(&self, result: io::Result<()>, queue: u32) -> Result<(), AfXdpError> {
@@ -172,6 +191,12 @@ impl Opening<'_> {
                 queue,
                 source,
             },
+            // Since Linux 5.10 it can.
+            Some(libc::EINVAL) if queue > self.config.queue && self.receives_at(queue) => {
+                AfXdpError::NoKernelSupport {
+                    lacking: "memory that queues share",
+                }
+            }
             // Nothing else of what it was given can be invalid.
             Some(libc::EINVAL) => AfXdpError::NoSuchQueue {
                 interface: interface(),
@@ -183,6 +208,16 @@ impl Opening<'_> {
 
     /// The first queue, at which frames are sent too.
     fn first(&self, socket: XdpSocket) -> Result<(Receiver, Sender), AfXdpError> {
+        // The kernel binds to a queue without a send side, and sends nothing there.
+        if let Some(Queues { sending, receiving }) = self.queues
+            && (sending..receiving).contains(&self.config.queue)
+        {
+            return Err(AfXdpError::NoSendQueue {
+                interface: self.config.interface.clone(),
+                queue: self.config.queue,
+                queues: sending,
+            });
+        }
         socket
             .register(self.umem.memory(), self.umem.chunk_bytes())
             .map_err(|source| self.memory(source))?;
@@ -243,16 +278,20 @@ impl AfXdpPort {
         let tx_chunks = config.tx_frames.next_power_of_two();
         let chunks = (rx_chunks * config.queues, tx_chunks);
         let memory_bytes = (chunks.0 + chunks.1) as usize * chunk_bytes as usize;
-        let memory = Mapping::anonymous(memory_bytes).map_err(|source| AfXdpError::Memory {
-            memory_bytes,
-            source,
-        })?;
+        let memory = Mapping::anonymous(memory_bytes)
+            .and_then(|memory| memory.wipe_in_children().map(|()| memory))
+            .map_err(|source| AfXdpError::Memory {
+                memory_bytes,
+                source,
+            })?;
         let umem = Umem::new(memory, chunk_bytes, chunks, max_frame_bytes);
         let mut addresses = Addresses::new(&config.common(), interface);
         let steering = steer(&config, interface.index, &addresses)?;
         let opening = Opening {
             config: &config,
+            mode: steering.mode(),
             index: interface.index,
+            queues: control.queues(interface.index).ok(),
             umem: &umem,
             rx_chunks,
             tx_chunks,
@@ -273,7 +312,7 @@ impl AfXdpPort {
                 .map_err(os("steering frames to the socket"))?;
         }
         let path = Path {
-            native: steering.is_native(),
+            native: steering.mode() == Mode::Native,
             zero_copy,
         };
         Ok(Self {
@@ -289,10 +328,12 @@ impl AfXdpPort {
             steering,
             receivers: receivers.into_boxed_slice(),
             rx_chunks,
-            next_receiver: 0,
+            next_source: 0,
             sender,
             pending: false,
             blocked: false,
+            failed: false,
+            standstill: Standstill::new(config.standstill_limit),
             to_self: VecDeque::with_capacity(tx_chunks as usize),
             any,
             control,

@@ -41,7 +41,7 @@ fn map<T>(
     offsets: &xdp_ring_offset,
     entries: u32,
 ) -> io::Result<Mapping> {
-    Mapping::shared(
+    Mapping::of_kernel(
         socket.as_fd(),
         page_offset,
         ring_bytes::<T>(offsets, entries),
@@ -79,6 +79,15 @@ impl Receiver {
             self.socket.wake_receiver();
         }
         starved
+    }
+
+    /// The same before a sleep, in which nobody looks again whether the driver stopped.
+    pub(super) fn wake_before_sleep(&self) -> bool {
+        let waits = self.fill.unread() > 0;
+        if waits {
+            self.socket.wake_receiver();
+        }
+        waits
     }
 }
 

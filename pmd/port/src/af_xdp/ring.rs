@@ -116,17 +116,22 @@ impl<T: Copy> Producer<T> {
     /// How many entries the kernel did not take yet.
     #[inline]
     pub(super) fn unread(&self) -> u32 {
+        self.next.wrapping_sub(self.taken())
+    }
+
+    /// How many entries the kernel ever took, modulo 2^32.
+    #[inline]
+    pub(super) fn taken(&self) -> u32 {
         // Acquire: partner is the kernel's releasing store behind its reading of
         // entries, which come before what we write there next.
-        let taken = self.ring.word(self.ring.consumer).load(Ordering::Acquire);
-        self.next.wrapping_sub(taken)
+        self.ring.word(self.ring.consumer).load(Ordering::Acquire)
     }
 
     /// True if the kernel looks at the ring in a system call only.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         // Relaxed: a hint without data. Who sees it too early looks again with the next
-        // burst, as long as entries are unread.
+        // burst, as long as entries are unread; before a sleep nobody relies on it.
         self.ring.word(self.ring.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }

@@ -4,19 +4,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::af_packet::socket::{check, option, set_option};
+use crate::fork::Descriptor;
 use crate::mapping::Mapping;
 
 /// A socket of the family AF_XDP.
 #[derive(Debug)]
-pub(super) struct XdpSocket(OwnedFd);
+pub(super) struct XdpSocket(Descriptor);
 
 impl XdpSocket {
     pub(super) fn open() -> io::Result<Self> {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
-        // SAFETY: takes three integers and touches no memory of ours.
-        let fd = check(unsafe { libc::socket(libc::AF_XDP, kind, 0) })?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        Descriptor::make(|| {
+            // SAFETY: takes three integers and touches no memory of ours.
+            let fd = check(unsafe { libc::socket(libc::AF_XDP, kind, 0) })?;
+            // SAFETY: the descriptor was just made and belongs to nobody else.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        })
+        .map(Self)
     }
 
     fn set<T>(&self, name: libc::c_int, value: &T) -> io::Result<()> {
@@ -162,14 +166,16 @@ impl AsFd for XdpSocket {
 
 /// Becomes readable with any of several sockets.
 #[derive(Debug)]
-pub(super) struct Any(OwnedFd);
+pub(super) struct Any(Descriptor);
 
 impl Any {
     pub(super) fn of<'a>(sockets: impl Iterator<Item = &'a XdpSocket>) -> io::Result<Self> {
-        // SAFETY: takes one integer.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the descriptor was just made and belongs to nobody else.
-        let any = Self(unsafe { OwnedFd::from_raw_fd(fd) });
+        let any = Descriptor::make(|| {
+            // SAFETY: takes one integer.
+            let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+            // SAFETY: the descriptor was just made and belongs to nobody else.
+            Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        })?;
         for socket in sockets {
             let mut event = libc::epoll_event {
                 events: libc::EPOLLIN as u32,
@@ -178,14 +184,14 @@ impl Any {
             // SAFETY: both descriptors are open, and the event lives during the call.
             check(unsafe {
                 libc::epoll_ctl(
-                    any.0.as_raw_fd(),
+                    any.as_raw_fd(),
                     libc::EPOLL_CTL_ADD,
                     socket.0.as_raw_fd(),
                     &raw mut event,
                 )
             })?;
         }
-        Ok(any)
+        Ok(Self(any))
     }
 }
 

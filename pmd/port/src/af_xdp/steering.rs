@@ -48,9 +48,9 @@ impl Steering {
         Self { link, maps, mode }
     }
 
-    /// True if the interface's driver runs the program.
-    pub(super) fn is_native(&self) -> bool {
-        self.mode == Mode::Native
+    /// Where the program runs.
+    pub(super) fn mode(&self) -> Mode {
+        self.mode
     }
 
     /// Steers our frames that come in on a queue to a socket.

@@ -41,6 +41,8 @@ pub(super) struct Umem {
     /// Chunks to send with that nobody has; the last one was used last.
     free: Vec<u32>,
     lent: u32,
+    /// Chunks to send with that the kernel has.
+    under_way: u32,
 }
 
 impl Umem {
@@ -65,11 +67,17 @@ impl Umem {
             holders: holders.into_boxed_slice(),
             free: (rx_chunks..chunks).rev().collect(),
             lent: 0,
+            under_way: 0,
         }
     }
 
     pub(super) fn memory(&self) -> &Mapping {
         &self.memory
+    }
+
+    /// How many frames to send the kernel has.
+    pub(super) fn under_way(&self) -> u32 {
+        self.under_way
     }
 
     pub(super) fn chunk_bytes(&self) -> u32 {
@@ -168,6 +176,7 @@ impl Umem {
         debug_assert!(self.is_to_send(mbuf));
         self.holders[index as usize] = Holder::Kernel;
         self.lent -= 1;
+        self.under_way += 1;
         self.address(index)
     }
 
@@ -182,6 +191,7 @@ impl Umem {
             && *holder == Holder::Kernel
         {
             *holder = Holder::Nobody;
+            self.under_way -= 1;
             self.free.push(index);
         }
     }
@@ -266,12 +276,14 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, every chunk is in one place, and none is lost.
+        /// Whatever happens, every chunk is in one place, on its own side, and none is lost.
         #[test]
-        fn no_chunk_is_lost(steps in prop::collection::vec((0u8..4, any::<usize>()), 1..300)) {
-            const CHUNKS: u32 = 5;
-            let mut umem = umem(1, CHUNKS);
-            let (mut held, mut sending) = (Vec::new(), Vec::new());
+        fn no_chunk_is_lost(steps in prop::collection::vec((0u8..6, any::<usize>()), 1..300)) {
+            const RX_CHUNKS: u32 = 3;
+            const TX_CHUNKS: u32 = 5;
+            let mut umem = umem(RX_CHUNKS, TX_CHUNKS);
+            let mut filled: Vec<u64> = (0..RX_CHUNKS).map(|index| umem.address(index)).collect();
+            let (mut received, mut held, mut sending) = (Vec::new(), Vec::new(), Vec::new());
             for (step, pick) in steps {
                 match step {
                     0 => held.extend(umem.lend_empty()),
@@ -286,13 +298,36 @@ mod tests {
                     3 if !sending.is_empty() => {
                         umem.reclaim(sending.swap_remove(pick % sending.len()));
                     }
+                    4 if !filled.is_empty() => {
+                        let address = filled.swap_remove(pick % filled.len());
+                        let offset_bytes = (pick % 257) as u64;
+                        let mbuf = umem.lend_received(address + offset_bytes, 60);
+                        prop_assert!(mbuf.is_some());
+                        prop_assert!(umem.lend_received(address, 60).is_none(), "lent already");
+                        received.extend(mbuf);
+                    }
+                    5 if !received.is_empty() => {
+                        let mbuf: Mbuf = received.swap_remove(pick % received.len());
+                        prop_assert!(!umem.is_to_send(&mbuf));
+                        let Returned::Receive(address) = umem.take_back(&mbuf) else {
+                            panic!("a chunk that changed sides");
+                        };
+                        prop_assert!(!filled.contains(&address));
+                        filled.push(address);
+                    }
                     _ => {}
                 }
                 let elsewhere = held.len() + sending.len();
-                prop_assert_eq!(umem.free.len() + elsewhere, CHUNKS as usize);
-                prop_assert_eq!(umem.lent as usize, held.len());
+                prop_assert_eq!(umem.free.len() + elsewhere, TX_CHUNKS as usize);
+                prop_assert_eq!(filled.len() + received.len(), RX_CHUNKS as usize);
+                prop_assert_eq!(umem.under_way() as usize, sending.len());
+                prop_assert_eq!(umem.lent as usize, held.len() + received.len());
+                let count = |holder| umem.holders.iter().filter(|&&it| it == holder).count();
+                prop_assert_eq!(count(Holder::Kernel), filled.len() + sending.len());
+                prop_assert_eq!(count(Holder::Caller), held.len() + received.len());
+                prop_assert_eq!(count(Holder::Nobody), umem.free.len());
             }
-            for mbuf in &held {
+            for mbuf in held.iter().chain(&received) {
                 umem.take_back(mbuf);
             }
         }

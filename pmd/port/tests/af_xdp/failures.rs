@@ -4,7 +4,7 @@ use super::*;
 use crate::netns::keep_capabilities_of_this_thread;
 use pmd_port::af_packet::AfPacketError;
 use pmd_port::af_xdp::AfXdpError;
-use pmd_port::{PortEvent, PortFailure};
+use pmd_port::{BURST, PortEvent, PortFailure, WakeSource};
 
 const CAP_NET_ADMIN: u32 = 12;
 const CAP_NET_RAW: u32 = 13;
@@ -87,6 +87,68 @@ fn impossible_queues_are_refused_with_advice() {
 }
 
 #[test]
+fn a_queue_that_only_receives_is_refused_with_advice() {
+    let namespace = Namespace::new();
+    namespace.ip("link add odd numrxqueues 2 numtxqueues 1 type veth peer name other");
+    namespace.ip("link set odd up");
+    let with = |queue| AfXdpConfig {
+        queue,
+        ..AfXdpConfig::new("odd", LEFT)
+    };
+    let error = refusal(&namespace, with(1));
+    assert!(
+        matches!(
+            error,
+            AfXdpError::NoSendQueue {
+                queue: 1,
+                queues: 1,
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    assert!(error.to_string().contains("ethtool -L odd"), "{error}");
+    let both = AfXdpConfig {
+        queues: 2,
+        ..with(0)
+    };
+    open(&namespace, both);
+}
+
+/// An interface that does not say how many queues it has.
+#[test]
+fn a_port_that_can_send_nothing_has_failed() {
+    let namespace = Namespace::new();
+    namespace.ip("link add odd numrxqueues 2 numtxqueues 1 type bridge");
+    namespace.ip("link add one type veth peer name other");
+    for name in ["odd", "one master odd", "other"] {
+        namespace.ip(&format!("link set {name} up"));
+    }
+    let config = AfXdpConfig {
+        queue: 1,
+        tx_frames: 16,
+        ..AfXdpConfig::new("odd", LEFT)
+    };
+    let mut port = open(&namespace, config);
+    wait_for("the interface to be up", || {
+        port.upkeep();
+        port.link_up().then_some(())
+    });
+    let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
+    send(&mut port, &bytes);
+    assert_eq!(
+        events(&mut port),
+        [PortEvent::Failed(PortFailure::NoSendQueue)]
+    );
+    for serial in 1..=1000 {
+        send(&mut port, &bytes);
+        port.upkeep();
+        assert_eq!(counter(&port, "drop_tx_link_down"), serial);
+    }
+    assert_eq!(events(&mut port), [], "told once");
+}
+
+#[test]
 fn an_interface_carries_one_port() {
     let wire = wire(1500);
     let mut left = open(&wire.left, left_config());
@@ -163,6 +225,37 @@ fn buffers_beyond_the_limit_of_locked_memory_are_refused() {
     });
 }
 
+/// As many EtherTypes and addresses as a port can have.
+#[test]
+fn the_longest_program_needs_no_more_capabilities() {
+    let wire = wire(1500);
+    let ethertypes = (0..16).map(|serial| FCOE + serial).collect::<Vec<_>>();
+    let group = |serial: u16| {
+        let [high, low] = serial.to_be_bytes();
+        [0x01, 0x10, 0x18, 0x02, high, low]
+    };
+    let config = AfXdpConfig {
+        ethertypes: ethertypes.clone(),
+        multicast: (0..256).map(group).collect(),
+        interface_address: true,
+        rx_frames: 64,
+        tx_frames: 64,
+        ..left_config()
+    };
+    let mut left = wire.left.run(|| {
+        keep_capabilities_of_this_thread(&[CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF]);
+        AfXdpPort::open(config).unwrap_or_else(|error| panic!("{error}"))
+    });
+    let mut right = open(&wire.right, right_config());
+    for bytes in [
+        frame(group(255), RIGHT, &[FCOE + 15, 1], 60),
+        frame(LEFT, RIGHT, &[FCOE, 2], 60),
+    ] {
+        send(&mut right, &bytes);
+        assert_eq!(receive(&mut left), bytes);
+    }
+}
+
 fn events(port: &mut AfXdpPort) -> Vec<PortEvent> {
     let mut events = Vec::new();
     port.events(&mut events);
@@ -226,6 +319,74 @@ fn a_wire_without_its_other_end_blocks_nobody() {
     settle(&mut left, &mut right);
 }
 
+fn burst(port: &mut AfXdpPort, len_bytes: usize) {
+    let mut batch = MbufBatch::new();
+    for serial in 0..BURST {
+        let bytes = frame(RIGHT, LEFT, &[FCOE, serial as u16], len_bytes);
+        batch.push(filled(port, &bytes)).expect("room for a burst");
+    }
+    assert_eq!(port.tx_burst(&mut batch), BURST);
+}
+
+/// Waits until `ip` says this of the left end.
+fn wait_for_state(wire: &Wire, state: &str) {
+    wait_for(state, || {
+        wire.left.ip("link show left").contains(state).then_some(())
+    });
+}
+
+#[test]
+fn no_frame_waits_for_the_end_of_an_outage() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    settle(&mut left, &mut right);
+    drop(right);
+    wire.right.ip("link set right down");
+    wait_for_state(&wire, "NO-CARRIER");
+    // The port has not looked yet.
+    assert!(left.link_up());
+    burst(&mut left, 60);
+    assert_eq!(counter(&left, "drop_tx_link_down"), BURST as u64);
+    assert!(!left.link_up());
+    assert!(matches!(left.arm(), WakeSource::Fd(_)));
+    left.disarm();
+    wire.right.ip("link set right up");
+    wait_for_state(&wire, "LOWER_UP");
+    let mut right = open(&wire.right, right_config());
+    left.upkeep();
+    let bytes = frame(RIGHT, LEFT, &[FIP, 9], 60);
+    wait_for("a frame of after the outage", || {
+        left.upkeep();
+        send(&mut left, &bytes);
+        let frames = receive_some(&mut right);
+        assert!(frames.iter().all(|frame| *frame == bytes), "{frames:02x?}");
+        (!frames.is_empty()).then_some(())
+    });
+    assert_eq!(counter(&left, "drop_tx_refused"), 0);
+}
+
+/// The driver of veth drops what the other end has no room for.
+#[test]
+fn frames_that_the_driver_drops_are_counted() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    settle(&mut left, &mut right);
+    drop(right);
+    wire.right.ip("link set right mtu 500");
+    for bursts in 1..=100 {
+        burst(&mut left, 1000);
+        assert_eq!(counter(&left, "drop_tx_refused"), bursts * BURST as u64);
+        assert!(matches!(left.arm(), WakeSource::Fd(_)), "none stands");
+        left.disarm();
+    }
+    assert_eq!(counter(&left, "drop_tx_link_down"), 0);
+    wire.right.ip("link set right mtu 1500");
+    let mut right = open(&wire.right, right_config());
+    settle(&mut left, &mut right);
+}
+
 #[test]
 fn an_interface_that_is_gone_is_down() {
     let wire = wire(1500);
@@ -238,7 +399,6 @@ fn an_interface_that_is_gone_is_down() {
         [PortEvent::Failed(PortFailure::InterfaceRemoved)]
     );
     let bytes = frame(RIGHT, LEFT, &[FCOE], 60);
-    send(&mut left, &bytes);
     for serial in 1..=3000 {
         send(&mut left, &bytes);
         assert_eq!(counter(&left, "drop_tx_link_down"), serial);

@@ -3,10 +3,13 @@
 //! Root of the host is needed: the kernel lets nobody else load XDP programs.
 
 mod addresses;
+mod again;
 mod failures;
+mod forks;
 #[path = "../common/frames.rs"]
 mod frames;
 mod kills;
+mod memory;
 #[path = "../common/netns.rs"]
 mod netns;
 mod steering;
@@ -18,7 +21,7 @@ use netns::{Namespace, Wire};
 use pmd_port::af_packet::Promiscuous;
 use pmd_port::af_xdp::{AfXdpConfig, AfXdpPort, CopyMode};
 use pmd_port::wake::Slept;
-use pmd_port::{MbufBatch, Port, conformance};
+use pmd_port::{BURST, MbufBatch, Port, conformance};
 
 fn left_config() -> AfXdpConfig {
     AfXdpConfig::new("left", LEFT)
@@ -30,6 +33,19 @@ fn right_config() -> AfXdpConfig {
 
 fn open(namespace: &Namespace, config: AfXdpConfig) -> AfXdpPort {
     namespace.run(|| AfXdpPort::open(config).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Whether there is a program on the interface of the left end.
+fn has_program(left: &Namespace) -> bool {
+    left.ip("-d link show left").contains("xdp")
+}
+
+/// Whether the interface of the left end receives for everybody, or for one of our groups.
+fn is_promiscuous(left: &Namespace) -> bool {
+    !left.ip("-d link show left").contains("promiscuity 0")
+        || left
+            .ip("maddress show dev left")
+            .contains("01:10:18:01:00:04")
 }
 
 /// A wire that is known to carry frames, both ways.
@@ -74,8 +90,10 @@ fn conforms_with_an_ordinary_mtu_and_copies() {
 #[test]
 fn conforms_with_two_queues() {
     let wire = Wire::with_queues(1500, 2);
+    // So few chunks that none may be lost.
     let left = AfXdpConfig {
         queues: 2,
+        rx_frames: 16,
         ..left_config()
     };
     // Sends at the other queue.
@@ -91,11 +109,15 @@ fn conforms_with_two_queues() {
         &mut open(&wire.left, left.clone()),
         &mut open(&wire.right, both.clone()),
     );
-    conformance_over(&wire, "af_xdp, two queues", &left, &both);
+    let usual = AfXdpConfig {
+        queues: 2,
+        ..left_config()
+    };
+    conformance_over(&wire, "af_xdp, two queues", &usual, &both);
     let mut left = open(&wire.left, left);
     let mut right = open(&wire.right, right);
     let bytes = frame(LEFT, RIGHT, &[FCOE, 1], 60);
-    for _ in 0..100 {
+    for _ in 0..5000 {
         send(&mut right, &bytes);
         assert_eq!(receive(&mut left), bytes);
     }
@@ -236,6 +258,31 @@ fn frames_that_found_no_chunk_are_counted() {
     let next = frame(RIGHT, LEFT, &[FCOE, 7], 60);
     send(&mut left, &next);
     assert_eq!(receive(&mut right), next);
+}
+
+/// However many frames a station sends to itself, it hears the others.
+#[test]
+fn frames_to_ourselves_leave_room_for_others() {
+    let wire = wire(1500);
+    let mut left = open(&wire.left, left_config());
+    let mut right = open(&wire.right, right_config());
+    let own = frame(LEFT, LEFT, &[FCOE, 1], 60);
+    let other = frame(LEFT, RIGHT, &[FCOE, 2], 60);
+    let source = left.arm();
+    assert!(receive_some(&mut left).is_empty());
+    send(&mut right, &other);
+    assert_eq!(source.sleep(PATIENCE).expect("poll"), Slept::Woken);
+    left.disarm();
+    // More of them than all calls below take.
+    for _ in 0..3 * BURST {
+        send(&mut left, &own);
+    }
+    let mut frames = receive_some(&mut left);
+    frames.extend(receive_some(&mut left));
+    assert!(
+        frames.contains(&own) && frames.contains(&other),
+        "{frames:02x?}"
+    );
 }
 
 #[test]
