@@ -1,6 +1,7 @@
 //! The port of a NIC, opened as its configuration says.
 
 use core::fmt::Display;
+use core::time::Duration;
 
 use fcvi_frame::ethernet::{ETHERTYPE_FCOE, ETHERTYPE_FIP, MacAddress};
 use fcvi_frame::fc::NPortId;
@@ -79,6 +80,8 @@ fn af_xdp(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError>
             CopyMode::ZeroCopy => af_xdp::CopyMode::ZeroCopy,
             CopyMode::Copy => af_xdp::CopyMode::Copy,
         },
+        // A frame that stands so long may still live as long again on the wire.
+        standstill_limit: Duration::from_millis(config.r_a_tov_ms() / 2),
         ..AfXdpConfig::new(&config.interface, mac)
     };
     let port = AfXdpPort::open(settings).map_err(because)?;
