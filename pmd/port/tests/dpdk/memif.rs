@@ -69,7 +69,7 @@ fn a_server_outlives_its_clients() {
 fn a_client_outlives_its_servers() {
     outlive(
         "memif::a_client_outlives_its_servers",
-        100,
+        101,
         "client",
         "server",
     );
