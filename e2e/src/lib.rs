@@ -23,6 +23,7 @@
 //! | [`nics`] | configuration files |
 //! | [`scratch`] | directories that go with their test |
 //! | [`sync`] | atomics for the programs here |
+//! | [`testpmd`] | a program of DPDK's that forwards frames or makes them |
 //! | [`usage`] | what a process has of the system |
 //! | [`report`] | what `vi-peer` tells at its end |
 //!
@@ -46,5 +47,6 @@ pub mod report;
 pub mod scratch;
 pub mod segment;
 pub mod sync;
+pub mod testpmd;
 pub mod usage;
 pub mod wire;

@@ -10,6 +10,7 @@ use e2e::process::{PATIENCE, Running};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::segment::BRIDGE;
+use e2e::testpmd::Testpmd;
 use fcvi_frame::profile;
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
@@ -142,14 +143,60 @@ const FOREIGN: &str = "foreign_protocol";
 struct Scene {
     hosts: Hosts,
     scratch: Scratch,
+    /// What joins the server to the network, if it is not there itself.
+    switch: Option<Testpmd>,
     server: Running,
     client: Running,
     explorer: Running,
 }
 
+/// Where the server's NIC is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// On the network.
+    Interface,
+    /// Behind a program of DPDK's that forwards between the host's interface and a memif; of this the server has the end
+    /// with this role.
+    #[cfg_attr(
+        not(feature = "dpdk"),
+        expect(dead_code, reason = "no such NIC can be opened")
+    )]
+    Memif(&'static str),
+}
+
+/// The server's own configuration behind a switch.
+fn on_memif(role: &str, recovery: bool) -> String {
+    format!(
+        "[[nic]]\nport = \"dpdk\"\ndevice = \"net_memif0,role={role},id=0,rsize=13,socket=hostile\"\n\
+         host = \"{}\"\nhuge_pages = false\nmemory_mb = 256\nrx_frames = {RX_FRAMES}\n\
+         r_a_tov_ms = {R_A_TOV_MS}\nrecovery = {recovery}\n",
+        address(SERVER)
+    )
+}
+
+/// Joins the server's end of a memif to its host's interface.
+fn switch(hosts: &Hosts, role: &str) -> Testpmd {
+    let other = match role {
+        "server" => "client",
+        _ => "server",
+    };
+    // Frames of ours fit into one slot, of the one as of the other.
+    let devices = [
+        format!("net_memif0,role={other},id=0,rsize=13,bsize=2560,socket=hostile"),
+        "net_af_packet0,iface=eth0,framesz=2560,blocksz=20480,framecnt=8192".to_owned(),
+    ];
+    let mut switch = Testpmd::start(|name| hosts.namespace(SERVER).program(name), &devices);
+    switch.forward("io", &[]);
+    switch
+}
+
 impl Scene {
     /// A client whose traffic is verified, and one that was connected before; all that was said is in a file.
     fn new(recovery: bool) -> Self {
+        Self::with_server(Place::Interface, recovery)
+    }
+
+    fn with_server(place: Place, recovery: bool) -> Self {
         let hosts = Hosts::on_bridge(3, MTU_BYTES, |_, nic| {
             let nic = nic
                 .key("rx_frames", RX_FRAMES)
@@ -169,7 +216,21 @@ impl Scene {
         hosts.segment().without_firewall();
         let scratch = Scratch::new("hostile");
         let mut capture = Capture::start(hosts.segment().namespace(), BRIDGE);
-        let server = start(&hosts, SERVER, "server", &["serve", "here"], "listening");
+        let mut server = hosts.program(SERVER, PEER);
+        if let Place::Memif(role) = place {
+            let config = scratch.write("memif.toml", &on_memif(role, recovery));
+            server.env("VIADUCT_CONFIG", config);
+        }
+        // Whose socket it is comes first.
+        let mut joined = None;
+        if let Place::Memif(role @ "client") = place {
+            joined = Some(switch(&hosts, role));
+        }
+        let mut server = Running::start("server", server.args(["serve", "here"]));
+        server.wait_for("listening", PATIENCE);
+        if let Place::Memif(role @ "server") = place {
+            joined = Some(switch(&hosts, role));
+        }
         let mut explorer = start(&hosts, CLIENT, "explorer", &["explore"], "ready");
         let address = address(SERVER);
         explorer.tell(&format!("ask {address} here"));
@@ -186,6 +247,7 @@ impl Scene {
         Self {
             hosts,
             scratch,
+            switch: joined,
             server,
             client,
             explorer,
@@ -310,9 +372,15 @@ impl Scene {
         self.server.wait_for("left client", PATIENCE);
         self.explorer.succeed(PATIENCE);
         let server = Report::read(&self.server.succeed(PATIENCE));
+        if let Some(switch) = self.switch {
+            switch.quit();
+        }
         assert_eq!(server.get("events"), 2, "two good-byes: {server:?}");
         for report in [&server, &client] {
-            assert_eq!(report.get("port_drop_rx_ring_full"), 0, "{report:?}");
+            // Not every port has a ring of its own.
+            let lost = report.numbers();
+            let mut lost = lost.filter(|(name, _)| *name == "port_drop_rx_ring_full");
+            assert!(lost.all(|(_, frames)| frames == 0), "{report:?}");
             assert_eq!(report.get("exchanges_open"), 0, "{report:?}");
         }
         [server, client]
@@ -385,6 +453,40 @@ fn hostile_frames_break_no_connection() {
 #[test]
 fn hostile_frames_break_no_connection_without_recovery() {
     all_kinds(false);
+}
+
+/// A program of DPDK's is the switch between two kinds of links: the server's NIC is behind its memif.
+#[cfg(feature = "dpdk")]
+fn behind_a_switch(role: &'static str) {
+    let mut scene = Scene::with_server(Place::Memif(role), true);
+    let names: Vec<&str> = KINDS.iter().map(|(kind, _)| *kind).collect();
+    scene.flood(&names);
+    for kind in KINDS {
+        scene.assert_counted(kind);
+    }
+    // Those of them that are for the server are its port's to drop.
+    let before = scene.counters();
+    scene.flood(&[FOREIGN]);
+    let [server, _] = scene.grown_since(&before);
+    let dropped = server.get("port_drop_rx_other_ethertype");
+    assert!(dropped > FEW, "{server:?}");
+    println!(
+        "\nnote: {} kinds of hostile frames break nothing behind dpdk-testpmd",
+        names.len() + 1
+    );
+    scene.end();
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn hostile_frames_break_no_connection_behind_a_switch() {
+    behind_a_switch("server");
+}
+
+#[cfg(feature = "dpdk")]
+#[test]
+fn hostile_frames_break_no_connection_of_a_client_of_a_switch() {
+    behind_a_switch("client");
 }
 
 /// More made-up neighbours than there is room for push none out that is logged in, though no beacon of it came yet.

@@ -3,6 +3,9 @@
 //! All of it is held by descriptors that no child keeps: when the last one is closed, by
 //! whatever end of the process, the program is off the interface.
 
+#[cfg(feature = "dpdk")]
+mod found;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
@@ -25,7 +28,7 @@ const FLAGS_NATIVE: u32 = 1 << 2;
 
 /// In which place of the way of a frame the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     /// In the interface's driver, before the kernel has spent anything on the frame.
     Native,
     /// In the kernel, for drivers that do not run programs.
@@ -186,7 +189,7 @@ impl Array {
 
 /// A program that the kernel found to be harmless.
 #[derive(Debug)]
-pub(super) struct Program(Descriptor);
+pub(crate) struct Program(Descriptor);
 
 impl Program {
     pub(super) fn load(code: &[Instruction]) -> io::Result<Self> {
@@ -213,10 +216,10 @@ impl Program {
 
 /// A program on an interface, which ends with the value.
 #[derive(Debug)]
-pub(super) struct Link(Descriptor);
+pub(crate) struct Link(Descriptor);
 
 impl Link {
-    pub(super) fn new(program: &Program, interface: i32, mode: Mode) -> io::Result<Self> {
+    pub(crate) fn new(program: &Program, interface: i32, mode: Mode) -> io::Result<Self> {
         let attributes = LinkCreate {
             prog_fd: number(&program.0),
             target_ifindex: interface.cast_unsigned(),

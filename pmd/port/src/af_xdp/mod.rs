@@ -68,7 +68,7 @@
 //! must not reach the wire. An interface that is taken down fails the port at once; what stands
 //! in the send ring is gone when the port is closed.
 
-mod bpf;
+pub(crate) mod bpf;
 mod config;
 mod counts;
 mod driver;

@@ -18,6 +18,7 @@ use super::device::Device;
 use super::eal::Eal;
 use super::pool::{Buffers, Holder};
 use crate::af_packet::{ETHERNET_HEADER_BYTES, is_station};
+use crate::af_xdp::bpf::Link;
 use crate::mbuf::{BURST, Mbuf, MbufBatch};
 use crate::port::{Capabilities, MacBytes, Port, PortEvent, PortStats, WakeSource};
 
@@ -58,6 +59,8 @@ pub struct DpdkPort {
     pub(super) capabilities: Capabilities,
     pub(super) eal: &'static Eal,
     pub(super) device: ManuallyDrop<Device>,
+    /// The XDP program of net_af_xdp on its interface.
+    pub(super) program: Option<Link>,
     pub(super) caller: ManuallyDrop<Lcore>,
     pub(super) buffers: ManuallyDrop<Buffers>,
     pub(super) reception: Reception,
@@ -491,6 +494,8 @@ impl Drop for DpdkPort {
             self.give_back(self.buffers.mbuf(number));
         }
         self.return_buffers();
+        // What is not there any more the device need not take off.
+        self.program = None;
         // SAFETY: dropped once, here, and not used after. Its queues give their buffers back.
         unsafe { ManuallyDrop::drop(&mut self.device) };
         // SAFETY: as above; no burst comes any more.

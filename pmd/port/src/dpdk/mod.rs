@@ -23,6 +23,10 @@
 //! * `net_af_packet` waits in the kernel, in the middle of a burst, while the interface takes no frame. It carries
 //!   frames up to 66 bytes less than its key `framesz`.
 //! * Those on a network interface (`net_af_packet`, `net_af_xdp`, `net_tap`) fail with it, as other ports do.
+//! * `net_af_xdp` puts an XDP program on its interface, which would stay there when the process is killed, in the way of
+//!   others. The port holds it by a link instead (with `CAP_SYS_ADMIN`; otherwise it warns): it ends with the last port
+//!   that has a queue of the interface, however that ends. Of a process that is killed while it opens its port it may
+//!   stay until the next one is opened.
 //! * `ring:NAME` is not a driver's name: two ports of one process that name it are joined by DPDK's `net_ring`.
 //!
 //! No device wakes a thread that sleeps: [`WakeSource::Poll`](crate::WakeSource::Poll).
@@ -62,6 +66,7 @@ mod eal;
 mod log;
 mod open;
 mod pool;
+mod program;
 mod rings;
 mod upkeep;
 

@@ -16,11 +16,13 @@ use super::driver::{DpdkPort, Lcore, Renewal};
 use super::eal::{self, Eal};
 use super::log;
 use super::pool::{Buffers, CACHE, Pool};
+use super::program;
 use super::upkeep::AFTER_START;
 use crate::af_packet::link::LinkWatch;
 use crate::af_packet::{
     ETHERNET_HEADER_BYTES, MIN_MTU_BYTES, find_interface, frame_bytes, open_socket,
 };
+use crate::af_xdp::bpf::Link;
 use crate::mbuf::BURST;
 use crate::port::{Capabilities, MacBytes, WakeSource};
 
@@ -154,6 +156,18 @@ fn reception(
     Ok((reception, interface.mac, frame_bytes(link.mtu_bytes)))
 }
 
+/// The program that the device put on its interface, held so that it goes with us.
+fn hold_program(config: &DpdkConfig, index: u32) -> Option<Link> {
+    program::hold(index).unwrap_or_else(|error| {
+        ::log::warn!(
+            "{}: its XDP program stays on the interface if this process is killed, until the next start \
+             (`ip link set dev NAME xdp off` takes it off): {error}",
+            config.device
+        );
+        None
+    })
+}
+
 /// An lcore and what its bursts are like.
 fn caller(kind: Kind) -> Result<Lcore, DpdkError> {
     let guarded = kind == Kind::Memif;
@@ -266,6 +280,10 @@ impl DpdkPort {
                 needed_bytes: MIN_MTU_BYTES,
             });
         }
+        let program = match traits.interface_index {
+            Some(index) if config.device.starts_with(LATE_DRIVER) => hold_program(&config, index),
+            _ => None,
+        };
         let caller = caller(traits.kind)?;
         let is_client = traits.kind == Kind::Memif
             && !matches!(opening.device.key("role"), Some("server" | "master"));
@@ -289,6 +307,7 @@ impl DpdkPort {
             accountable: traits.kind == Kind::Memif && device.key("zero-copy") != Some("yes"),
             device_counts: DeviceCounts::new(device.port),
             device: ManuallyDrop::new(device),
+            program,
             caller: ManuallyDrop::new(caller),
             buffers: ManuallyDrop::new(Buffers::new(ready.pool)),
             reception,

@@ -5,9 +5,11 @@
 mod driver;
 #[path = "../common/frames.rs"]
 mod frames;
+mod kills;
 mod memif;
 #[path = "../common/netns.rs"]
 mod netns;
+mod victim;
 
 use frames::*;
 use netns::{Namespace, Wire, keep_capabilities_of_this_thread};

@@ -1,83 +1,20 @@
 //! Two processes joined by memif, of which one is killed.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
+use super::victim::{Stage, Victim, live_if_told, try_send};
 use super::*;
 
-/// The device of the process that is to be killed.
-const DEVICE: &str = "DPDK_TEST_DEVICE";
-const OPEN: &str = "the port is open";
 const KILLS: u32 = 100;
-
-/// The process to be killed: opens a port, and sends and receives for ever, as fast as it can.
-fn live(device: &str) {
-    let mut port = open(config(device, LEFT));
-    println!("\n{OPEN}");
-    let bytes = frame(RIGHT, LEFT, &[FCOE, 1], 512);
-    loop {
-        port.upkeep();
-        for _ in 0..1000 {
-            try_send(&mut port, &bytes);
-            receive_some(&mut port);
-        }
-    }
-}
-
-/// Sends a frame if there is room for it.
-fn try_send(port: &mut DpdkPort, bytes: &[u8]) {
-    let Some(mut mbuf) = port.alloc(RIGHT) else {
-        return;
-    };
-    mbuf.buffer_mut()[..bytes.len()].copy_from_slice(bytes);
-    mbuf.set_len(bytes.len());
-    let mut batch = MbufBatch::new();
-    batch.push(mbuf).expect("an empty batch");
-    port.tx_burst(&mut batch);
-    while let Some(mbuf) = batch.pop() {
-        port.free(mbuf);
-    }
-}
-
-/// A process of ours that is killed when this is dropped.
-struct Victim(Child);
-
-impl Victim {
-    /// This program once more, with this device, until its port is open.
-    fn start(test: &str, device: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("the path of this program"))
-            .args(["--exact", test, "--nocapture"])
-            .env(DEVICE, device)
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program again");
-        let output = child.stdout.take().expect("a pipe");
-        let victim = Self(child);
-        let mut lines = BufReader::new(output).lines();
-        let found = lines.any(|line| line.expect("text") == OPEN);
-        assert!(found, "the process ended before its port was open");
-        victim
-    }
-}
-
-impl Drop for Victim {
-    fn drop(&mut self) {
-        self.0.kill().expect("a process of ours");
-        self.0.wait().expect("a process of ours");
-    }
-}
 
 /// Runs a port, with this number for its device, against processes one after the other, each of which is killed while frames go both ways.
 fn outlive(test: &str, number: u32, ours: &str, theirs: &str) {
-    if let Ok(device) = std::env::var(DEVICE) {
-        return live(&device);
-    }
+    live_if_told();
     let socket = format!("viaduct-{test}-{}", std::process::id());
     let device = |number: u32, role| format!("net_memif{number},role={role},id=0,socket={socket}");
     let mut port = open(config(&device(number, ours), RIGHT));
     let bytes = frame(LEFT, RIGHT, &[FCOE, 2], 512);
     for kill in 0..KILLS {
-        let victim = Victim::start(test, &device(0, theirs));
+        let mut victim = Victim::start(test, &device(0, theirs), false);
+        victim.wait_for(Stage::Open);
         let mut seen = 0;
         wait_for("frames of the other process", || {
             port.upkeep();
@@ -132,8 +69,67 @@ fn a_server_outlives_its_clients() {
 fn a_client_outlives_its_servers() {
     outlive(
         "memif::a_client_outlives_its_servers",
-        100,
+        101,
         "client",
         "server",
     );
+}
+
+/// A pair in this process.
+fn pair(name: &str, number: u32) -> (DpdkPort, DpdkPort) {
+    let socket = format!("viaduct-{name}-{}", std::process::id());
+    let end = |number: u32, role, mac| {
+        let device = format!("net_memif{number},role={role},id=0,socket={socket}");
+        open(config(&device, mac))
+    };
+    let server = end(number, "server", LEFT);
+    linked(server, end(number + 1, "client", RIGHT))
+}
+
+/// Frames of all lengths, in slots that had others before; and in a ring without room.
+#[test]
+fn frames_of_all_lengths_stay_whole() {
+    const FRAMES: u16 = 10_000;
+    let (mut server, mut client) = pair("lengths", 110);
+    let longest = server.capabilities().max_frame_bytes;
+    assert_eq!(longest, 2172);
+    let lengths = [60, longest, 2049, 2048, 1000];
+    for server_sends in [true, false] {
+        let (from, to) = match server_sends {
+            true => (&mut server, &mut client),
+            false => (&mut client, &mut server),
+        };
+        let addresses = (to.capabilities().mac, from.capabilities().mac);
+        let frame_of = |serial: u16| {
+            let length = lengths[usize::from(serial) % lengths.len()];
+            frame(addresses.0, addresses.1, &[FCOE, serial], length)
+        };
+        let (mut sent, mut received, mut refused) = (0, 0, 0);
+        while received < FRAMES {
+            // As many as the ring takes.
+            while sent < FRAMES
+                && let Some(mut mbuf) = from.alloc(addresses.0)
+            {
+                let bytes = frame_of(sent);
+                mbuf.buffer_mut()[..bytes.len()].copy_from_slice(&bytes);
+                mbuf.set_len(bytes.len());
+                let mut batch = MbufBatch::new();
+                batch.push(mbuf).expect("an empty batch");
+                if from.tx_burst(&mut batch) == 0 {
+                    refused += 1;
+                    batch.pop().into_iter().for_each(|mbuf| from.free(mbuf));
+                    break;
+                }
+                sent += 1;
+            }
+            let mut batch = MbufBatch::new();
+            to.rx_burst(&mut batch, 1 + usize::from(received % 3));
+            while let Some(mbuf) = batch.pop() {
+                assert!(mbuf.bytes() == frame_of(received), "frame {received}");
+                to.free(mbuf);
+                received += 1;
+            }
+        }
+        assert!(refused > 0, "the ring was full");
+    }
 }
