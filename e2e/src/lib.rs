@@ -19,6 +19,9 @@
 //! | [`process`] | a program that cannot outlive its test, and what it says |
 //! | [`capture`] | every frame at one end of a wire, as tshark sees it |
 //! | [`port_frames`] | the frames of discovery and login in such a capture |
+//! | [`ports`] | every port of a wire, and what the wire of each is like |
+//! | [`echo`], [`suite`], [`faults`] | what is run over each: the C examples, the conformance suite, faults on purpose |
+//! | [`huge_pages`] | huge pages for a while |
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
 //! | [`nics`] | configuration files |
 //! | [`scratch`] | directories that go with their test |
@@ -34,18 +37,23 @@
 pub mod capture;
 pub mod datapath;
 pub mod delays;
+pub mod echo;
+pub mod faults;
 pub mod holdings;
 pub mod hosts;
+pub mod huge_pages;
 pub mod installation;
 pub mod linux_peer;
 pub mod metrics;
 pub mod nics;
 pub mod own_port;
 pub mod port_frames;
+pub mod ports;
 pub mod process;
 pub mod report;
 pub mod scratch;
 pub mod segment;
+pub mod suite;
 pub mod sync;
 pub mod testpmd;
 pub mod usage;

@@ -27,6 +27,14 @@ impl End {
         }
     }
 
+    /// Its interface on one of several wires; the first one has [`Self::interface`].
+    pub fn lane_interface(self, lane: usize) -> String {
+        match lane {
+            0 => self.interface().to_owned(),
+            _ => format!("{}-{lane}", self.interface()),
+        }
+    }
+
     /// Its host's address.
     pub fn host(self) -> &'static str {
         match self {
@@ -113,16 +121,37 @@ impl NicText {
 
     /// A further NIC on the end of a wire: `number` tells them apart, and the two ends of each belong together.
     pub fn further_af_packet(end: End, name: &str, number: u8) -> Self {
-        let host = |end: End| format!("192.0.2.{}", 16 * number + end.place());
-        let n_port_ids = |end: End| {
-            let domain = 16 * number + end.place();
-            format!("00.{domain:02x}.01-00.{domain:02x}.10")
-        };
+        let port = format!(
+            "port = \"af_packet\"\ninterface = \"{}\"\n",
+            end.interface()
+        );
+        let n_port_ids = |domain: u8| format!("00.{domain:02x}.01-00.{domain:02x}.10");
+        Self::numbered(end, name, number, &port, n_port_ids)
+    }
+
+    /// A NIC with room for one program at one end of whatever wire; `port` are the keys that say which. Its `number`
+    /// tells it from others of that end, and the two ends of each belong together; number 0 has the host address of
+    /// [`End`].
+    pub fn on_port(end: End, name: &str, number: u8, port: &str) -> Self {
+        Self::numbered(end, name, number, port, |domain| {
+            format!("00.{domain:02x}.01")
+        })
+    }
+
+    fn numbered(
+        end: End,
+        name: &str,
+        number: u8,
+        port: &str,
+        n_port_ids: impl Fn(u8) -> String,
+    ) -> Self {
+        let domain = |end: End| 16 * number + end.place();
+        let host = |end: End| format!("192.0.2.{}", domain(end));
+        let n_port_ids = |end: End| n_port_ids(domain(end));
         let other = end.other();
         Self(format!(
-            "[[nic]]\nname = \"{name}\"\nport = \"af_packet\"\ninterface = \"{}\"\nhost = \"{}\"\n\
+            "[[nic]]\nname = \"{name}\"\n{port}host = \"{}\"\n\
              n_port_ids = \"{}\"\nneighbour = [{{ host = \"{}\", n_port_ids = \"{}\" }}]\n",
-            end.interface(),
             host(end),
             n_port_ids(end),
             host(other),
@@ -153,7 +182,7 @@ impl NicText {
     pub fn steady(self) -> Self {
         // On a wire, N_Port_IDs that no port has are told of each request so long that it is void, and programs wait
         // for that at their ends.
-        let on_wire = self.0.contains("\"af_packet\"");
+        let on_wire = !self.0.contains("\"shm\"");
         let time_out_ms = if on_wire { 4_000 } else { 60_000 };
         self.key("e_d_tov_ms", time_out_ms)
             .key("r_a_tov_ms", 200)

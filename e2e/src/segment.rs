@@ -6,6 +6,9 @@ use crate::wire::Namespace;
 /// The bridge's own interface, which sees every frame of the segment.
 pub const BRIDGE: &str = "bridge";
 
+/// Frames that wait in a tap of queues.
+const TAP_FRAMES: u32 = 4096;
+
 /// A kernel that has a firewall for bridges has these switches.
 const NO_FIREWALL: &str = r#"for switch in /proc/sys/net/bridge/bridge-nf-call-*; do
     [ ! -e "$switch" ] || echo 0 >"$switch"
@@ -59,6 +62,21 @@ impl Segment {
         self.namespace.ip(&format!("tuntap add {name} mode tap"));
         self.namespace.ip(&format!(
             "link set {name} mtu {} addrgenmode none",
+            self.mtu_bytes
+        ));
+        self.namespace.ip(&format!("link set {name} up"));
+    }
+
+    /// Makes a tap interface as [`Self::tap`] does, for a process that opens it as one of several queues, as DPDK does.
+    /// As many frames as a port's ring wait in it, since those to others stand there, too.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn tap_of_queues(&self, name: &str) {
+        self.namespace
+            .ip(&format!("tuntap add {name} mode tap multi_queue"));
+        self.namespace.ip(&format!(
+            "link set {name} mtu {} addrgenmode none txqueuelen {TAP_FRAMES}",
             self.mtu_bytes
         ));
         self.namespace.ip(&format!("link set {name} up"));

@@ -224,6 +224,21 @@ impl Wire {
     /// # Panics
     /// If it cannot be made.
     pub fn lossy(mtu_bytes: u32, of_ten_thousand: u32) -> Self {
+        let loses = format!("numgen random mod 10000 < {of_ten_thousand} counter drop");
+        Self::forwarded(mtu_bytes, 1, &loses)
+    }
+
+    /// So many wires between the two, each through a namespace that sees all of its frames, also those that go past the
+    /// kernel at both ends. Needs nftables.
+    ///
+    /// # Panics
+    /// If they cannot be made.
+    pub fn lanes(mtu_bytes: u32, count: usize) -> Self {
+        Self::forwarded(mtu_bytes, count, "")
+    }
+
+    /// The kernel forwards what `rule` leaves over.
+    fn forwarded(mtu_bytes: u32, lanes: usize, rule: &str) -> Self {
         require_root();
         let middle = Namespace::new();
         let wire = Self {
@@ -231,28 +246,44 @@ impl Wire {
             right: Namespace::new(),
             middle: None,
         };
-        for (namespace, interface) in wire.ends() {
-            middle.ip(&format!(
-                "link add to-{interface} type veth peer name {interface} netns {}",
-                namespace.keeper.id()
-            ));
-            middle.up(&format!("to-{interface}"), mtu_bytes);
-            namespace.up(interface, mtu_bytes);
+        let mut chains = String::new();
+        for lane in 0..lanes {
+            let interfaces = [End::Left, End::Right].map(|end| (end, end.lane_interface(lane)));
+            for (end, interface) in &interfaces {
+                let namespace = wire.end(*end);
+                middle.ip(&format!(
+                    "link add to-{interface} type veth peer name {interface} netns {}",
+                    namespace.keeper.id()
+                ));
+                middle.up(&format!("to-{interface}"), mtu_bytes);
+                namespace.up(interface, mtu_bytes);
+            }
+            let [(_, left), (_, right)] = interfaces;
+            for (from, to) in [(&left, &right), (&right, &left)] {
+                chains += &format!(
+                    "chain {from} {{\ntype filter hook ingress device to-{from} priority 0;\n\
+                     {rule}\nfwd to \"to-{to}\"\n}}\n"
+                );
+            }
         }
         wire.wait_for_carrier();
-        let chain = |from: &str, to: &str| {
-            format!(
-                "chain {from} {{\ntype filter hook ingress device to-{from} priority 0;\n\
-                 numgen random mod 10000 < {of_ten_thousand} counter drop\nfwd to \"to-{to}\"\n}}\n"
-            )
-        };
-        let chains = chain("left", "right") + &chain("right", "left");
         let rules = format!("table netdev {FORWARDS} {{\n{chains}}}\n");
         succeed(middle.program("nft").arg(rules));
         Self {
             middle: Some(middle),
             ..wire
         }
+    }
+
+    /// The namespace that forwards, and the interface in it at which every frame of the first wire passes.
+    ///
+    /// # Panics
+    /// If nothing forwards.
+    pub fn middle(&self) -> (&Namespace, &'static str) {
+        (
+            self.middle.as_ref().expect("a wire with a middle"),
+            "to-right",
+        )
     }
 
     /// Frames that were lost on their way from `left` and from `right`.

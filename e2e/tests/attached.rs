@@ -1,8 +1,7 @@
 //! Programs attached to a datapath process.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use e2e::datapath::{DatapathProcess, here, polling_core};
@@ -11,6 +10,7 @@ use e2e::installation::Installation;
 use e2e::nics::NicText;
 use e2e::process::{Running, program};
 use e2e::scratch::Scratch;
+use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
 
 /// Longer than any program of the suite takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -26,58 +26,35 @@ fn suite_nics(segments: &Path) -> NicText {
     shm("VINIC0")
         .steady()
         .and(named("SMALL").steady().with_little())
-        .and(named("FRAGILE").steady())
+        .and(fragile(segments).steady())
         .and(
             named("LOSSY")
                 .quick()
                 .key("shortcut", false)
-                .key("fault", "{ seed = 3, loss_ppm = 20000 }"),
+                .key("fault", LOSSY),
         )
         .and(
             named("DAMAGED")
                 .quick()
                 .key("shortcut", false)
-                .key("fault", "{ seed = 5, corruption_ppm = 20000 }"),
+                .key("fault", DAMAGED),
         )
 }
 
-/// The file that the test of a failing NIC cuts short.
-fn fragile_segment(segments: &Path) -> PathBuf {
-    let directory = segments.join("FRAGILE");
-    let user = fs::metadata(&directory).expect("our own directory").uid();
-    directory.join(format!("viaduct-{user}-e2e/segment"))
-}
-
 /// Every program of a phase, its two processes attached to one datapath process.
-fn conforms(phase: &str) {
+fn conforms_attached(phase: &str) {
     let installation = Installation::new();
     let segments = Scratch::in_memory("attached");
     let files = Scratch::new("attached");
     let process = DatapathProcess::start(&files, "", &suite_nics(segments.path()), here);
-    let (mut tests, mut failed) = (0, Vec::new());
-    for path in installation.conformance(phase) {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .expect("text");
-        let mut command = program(&path);
-        command
-            .arg(files.path())
-            .env("VIADUCT_CONFIG", process.config())
-            .env("FRAGILE_SEGMENT", fragile_segment(segments.path()))
-            .env("VIPL_TEST_PEER", "env");
-        let ended = Running::start(name, &mut command).finish(PATIENCE);
-        if !ended.status.success() || !ended.text.contains(" passed, 0 failed\n") {
-            failed.push(format!("{name}: {}\n{}", ended.status, ended.text));
-        }
-        tests += ended
-            .text
-            .lines()
-            .filter(|line| line.starts_with("run "))
-            .count();
-    }
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
-    assert!(tests > 0, "no test of {phase}");
+    let settings = Settings {
+        config: process.config(),
+        files: files.path(),
+        segments: segments.path(),
+        far: "env",
+        recovers: false,
+    };
+    let tests = conforms(&installation, phase, &settings, |path| program(path));
     let ended = process.stop();
     assert!(ended.status.success(), "{}", ended.text);
     println!("\nnote: {phase}: {tests} tests through a datapath process");
@@ -85,17 +62,17 @@ fn conforms(phase: &str) {
 
 #[test]
 fn early_adopter() {
-    conforms("early_adopter");
+    conforms_attached("early_adopter");
 }
 
 #[test]
 fn functional() {
-    conforms("functional");
+    conforms_attached("functional");
 }
 
 #[test]
 fn full() {
-    conforms("full");
+    conforms_attached("full");
 }
 
 /// Whoever is told that it is ready can rely on all of its threads: one that could not be started would have been told.

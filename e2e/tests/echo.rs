@@ -1,10 +1,10 @@
 //! EchoServer and eight EchoClients, the C programs, as users run them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use e2e::capture::{Capture, Frame, judge};
+use e2e::echo::{FCOE_OVERHEAD_BYTES, echo, frames_of_sends};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
@@ -12,51 +12,8 @@ use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
 const CLIENTS: usize = 8;
-/// Messages of each size from each client.
-const ITERATIONS: usize = 10;
 /// The name of the server's host, which only the hosts file of the clients knows.
 const SERVER_NAME: &str = "echo-host.example";
-/// Bytes of an FCoE frame around the data field, without the frame check sequence.
-const FCOE_OVERHEAD_BYTES: usize = 14 + 14 + 24 + 8;
-
-/// Runs the server and all clients at once; every one of them checks every byte. The server stands still
-/// until `all_there` has seen every client.
-fn echo(
-    server: &mut Command,
-    clients: impl Fn() -> Command,
-    server_name: &str,
-    all_there: impl FnOnce(),
-) {
-    let clients_to_serve = CLIENTS.to_string();
-    let mut server = Running::start("EchoServer", server.args(["-c", &clients_to_serve]));
-    server.wait_for("EchoServer: listening", PATIENCE);
-    server.signal("STOP");
-    let iterations = ITERATIONS.to_string();
-    let running: Vec<Running> = (0..CLIENTS)
-        .map(|_| {
-            let mut client = clients();
-            client.args(["-t", "50000", "-i", &iterations, server_name]);
-            Running::start("EchoClient", &mut client)
-        })
-        .collect();
-    all_there();
-    server.signal("CONT");
-    for client in running {
-        let said = client.succeed(PATIENCE);
-        // Sizes 0, 1, 64, 4096 and 65536, so many times each.
-        let (messages, bytes) = (5 * ITERATIONS, (1 + 64 + 4096 + 65536) * ITERATIONS);
-        let expected = format!("EchoClient: {messages} messages, {bytes} bytes, 0 errors");
-        assert!(said.contains(&expected), "{expected:?} is not in {said:?}");
-        assert!(!said.contains("not complete"), "{said}");
-    }
-    let said = server.succeed(PATIENCE);
-    let left = said
-        .lines()
-        .filter(|line| line.contains(" left after "))
-        .count();
-    assert_eq!(left, CLIENTS, "{said}");
-    assert!(!said.contains("asynchronous error"), "{said}");
-}
 
 struct Hosts {
     _scratch: Scratch,
@@ -93,15 +50,12 @@ fn on_the_wire(mtu_bytes: u32) -> Vec<Frame> {
         client.env("VIADUCT_CONFIG", &hosts.clients);
         client
     };
-    echo(&mut server, clients, SERVER_NAME, || {
+    echo(&mut server, clients, CLIENTS, SERVER_NAME, || {
         capture.wait_for_senders(CLIENTS);
     });
     let frames = capture.finish();
     judge(&frames);
-    // Each message crosses twice, in as many frames as its bytes need.
-    let user_bytes = mtu_bytes.min(2158) as usize + 14 - FCOE_OVERHEAD_BYTES - 16;
-    let of = |bytes: usize| bytes.div_ceil(user_bytes & !3).max(1);
-    let data = 2 * CLIENTS * ITERATIONS * (3 * of(64) + of(4096) + of(65536));
+    let data = frames_of_sends(mtu_bytes, CLIENTS);
     let sends = frames.iter().filter(|frame| frame.is_of_send()).count();
     assert_eq!(sends, data, "frames of sends");
     let probes = frames.iter().filter(|frame| !frame.is_vi()).count();
@@ -191,6 +145,7 @@ fn eight_clients_of_an_ordinary_user_on_shared_memory() {
         echo(
             &mut ordinary("EchoServer"),
             || ordinary("EchoClient"),
+            CLIENTS,
             "localhost",
             || wait_for_stations(runtime.path(), CLIENTS + 1),
         );

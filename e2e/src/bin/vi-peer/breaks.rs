@@ -62,8 +62,8 @@ fn accept(station: &Station, vi: &Vi, name: &str) -> Result<String, Failure> {
 }
 
 /// Receives on so many connections.
-pub(crate) fn sink(name: &str, rounds: u32) -> Result<(), Failure> {
-    let mut station = Station::open()?;
+pub(crate) fn sink(nic: &str, name: &str, rounds: u32) -> Result<(), Failure> {
+    let mut station = Station::open(nic)?;
     let mut idle = station.descriptors(SINK_RECEIVES)?;
     println!("listening");
     for _ in 0..rounds {
@@ -135,8 +135,13 @@ fn finish_round(
 }
 
 /// Sends on so many connections, each until it breaks or so many messages are sent.
-pub(crate) fn source(server: &Server, rounds: u32, messages: u64) -> Result<(), Failure> {
-    let mut station = Station::open()?;
+pub(crate) fn source(
+    nic: &str,
+    server: &Server,
+    rounds: u32,
+    messages: u64,
+) -> Result<(), Failure> {
+    let mut station = Station::open(nic)?;
     let mut idle = station.descriptors(WINDOW + IDLE_RECEIVES)?;
     let mut unbroken = 0;
     for number in 0..rounds {

@@ -40,8 +40,8 @@ struct Shared {
 }
 
 /// Serves any number of clients until the input ends.
-pub(crate) fn serve(name: &str) -> Result<(), Failure> {
-    let station = Station::open()?;
+pub(crate) fn serve(nic: &str, name: &str) -> Result<(), Failure> {
+    let station = Station::open(nic)?;
     let shared = Shared {
         nic: station.nic().clone(),
         ptag: station.ptag().clone(),
@@ -137,8 +137,13 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
 }
 
 /// Sends and checks what comes back until the input or the connection ends.
-pub(crate) fn ping(server: &Server, own: &str, per_second: Option<u32>) -> Result<(), Failure> {
-    let mut station = Station::open()?;
+pub(crate) fn ping(
+    nic: &str,
+    server: &Server,
+    own: &str,
+    per_second: Option<u32>,
+) -> Result<(), Failure> {
+    let mut station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(2)?;
     station.connect(&vi, server, own)?;

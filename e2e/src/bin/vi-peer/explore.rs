@@ -24,8 +24,8 @@ const HOPS: u64 = 1;
 const OWN: &[u8] = b"explorer";
 
 /// Obeys until the input ends.
-pub(crate) fn explore() -> Result<(), Failure> {
-    let mut station = Station::open()?;
+pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
+    let mut station = Station::open(nic)?;
     println!("ready");
     let mut held = Vec::new();
     for line in io::stdin().lock().lines() {

@@ -14,20 +14,21 @@ const MESSAGES: u64 = 10;
 
 /// Connects so many times and once more; the NIC fails each time but the last.
 pub(crate) fn outlive(
+    nic: &str,
     server: &Server,
     own: &str,
     failures: u32,
     busy: bool,
 ) -> Result<(), Failure> {
     for round in 0..failures {
-        until_it_fails(server, own, round, busy)?;
+        until_it_fails(nic, server, own, round, busy)?;
         println!("closed {round}");
         let mut line = String::new();
         if io::stdin().read_line(&mut line)? == 0 {
             return Err("nobody said to go on".into());
         }
     }
-    let mut station = Station::open()?;
+    let mut station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(2)?;
     station.connect(&vi, server, own)?;
@@ -44,8 +45,14 @@ pub(crate) fn outlive(
 
 /// One opening, from a good connection to the failure, and what the guide lets the program do
 /// then (VIPL 7.5).
-fn until_it_fails(server: &Server, own: &str, round: u32, busy: bool) -> Result<(), Failure> {
-    let mut station = Station::open()?;
+fn until_it_fails(
+    nic: &str,
+    server: &Server,
+    own: &str,
+    round: u32,
+    busy: bool,
+) -> Result<(), Failure> {
+    let mut station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(3)?;
     station.connect(&vi, server, own)?;

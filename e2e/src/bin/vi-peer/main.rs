@@ -1,7 +1,6 @@
 //! One end of a connection that counts: what arrived, how often, how whole, and how it ended.
 //!
-//! Everything that the tests judge is printed: events at once, numbers at the end. The NIC is `VINIC0` of
-//! the configuration that `VIADUCT_CONFIG` names.
+//! Everything that the tests judge is printed: events at once, numbers at the end.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +22,9 @@ type Failure = Box<dyn std::error::Error>;
 
 #[derive(Parser)]
 struct Cli {
+    /// The NIC, in the configuration that `VIADUCT_CONFIG` names.
+    #[arg(long, global = true, default_value = "VINIC0")]
+    nic: String,
     #[command(subcommand)]
     role: Role,
 }
@@ -107,28 +109,29 @@ struct Server {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().role {
-        Role::Serve { name } => echo::serve(&name),
+    let Cli { nic, role } = Cli::parse();
+    let outcome = match role {
+        Role::Serve { name } => echo::serve(&nic, &name),
         Role::Ping {
             server,
             own,
             per_second,
-        } => echo::ping(&server, &own, per_second),
-        Role::Explore => explore::explore(),
+        } => echo::ping(&nic, &server, &own, per_second),
+        Role::Explore => explore::explore(&nic),
         Role::Outlive {
             server,
             own,
             failures,
             busy,
-        } => failure::outlive(&server, &own, failures, busy),
-        Role::UdSink { name } => flood::sink(&name),
-        Role::UdSource { server, messages } => flood::source(&server, messages),
-        Role::RdSink { name, rounds } => breaks::sink(&name, rounds),
+        } => failure::outlive(&nic, &server, &own, failures, busy),
+        Role::UdSink { name } => flood::sink(&nic, &name),
+        Role::UdSource { server, messages } => flood::source(&nic, &server, messages),
+        Role::RdSink { name, rounds } => breaks::sink(&nic, &name, rounds),
         Role::RdSource {
             server,
             rounds,
             messages,
-        } => breaks::source(&server, rounds, messages),
+        } => breaks::source(&nic, &server, rounds, messages),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

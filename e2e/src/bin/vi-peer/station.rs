@@ -38,9 +38,9 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    /// Opens `VINIC0`. The loss of a connection is printed the moment it is reported.
-    pub(crate) fn open() -> Result<Self, Failure> {
-        let nic = Nic::open("VINIC0")
+    /// Opens the NIC. The loss of a connection is printed the moment it is reported.
+    pub(crate) fn open(nic: &str) -> Result<Self, Failure> {
+        let nic = Nic::open(nic)
             .map_err(|error| provider::last_error().unwrap_or_else(|| error.to_string()))?;
         nic.name_service(None)?;
         let names = Names::default();
@@ -102,7 +102,10 @@ impl Station {
         loop {
             match vi.connect(&local, &remote, Timeout::After(PATIENCE)) {
                 Ok(_) => return Ok(()),
-                Err(VipError::NoMatch) if Instant::now() < deadline => self.watch(ASK_AGAIN),
+                // Requests before there is a link are lost.
+                Err(VipError::NoMatch | VipError::NotReachable) if Instant::now() < deadline => {
+                    self.watch(ASK_AGAIN);
+                }
                 Err(error) => return Err(format!("{own} is not connected: {error}").into()),
             }
         }

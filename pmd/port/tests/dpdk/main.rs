@@ -1,6 +1,7 @@
 //! The `dpdk` driver over DPDK's virtual devices, and over interfaces in network namespaces.
 //!
 //! EAL is once in a process: all tests here share one, without huge pages. Root is needed for the interfaces.
+#![cfg(feature = "dpdk")]
 
 mod driver;
 #[path = "../common/frames.rs"]

@@ -7,7 +7,8 @@
  *
  * VIPL_TEST_PEER holds the words that the far process is started with, in front of the program's own
  * (`env`, `nsenter ... -- env VIADUCT_CONFIG=...`). Without it there is one process, and "there" is a
- * second opening of the same NIC.
+ * second opening of the same NIC. Where the two ends are NICs of one configuration, VIPL_TEST_NIC_END in the far process's
+ * environment is what the names of its NICs end with.
  */
 #ifndef FAR_H
 #define FAR_H
