@@ -25,6 +25,7 @@ use serde::Deserialize;
 use admission::Directory;
 use file::{File, Place};
 
+use crate::coalesce::MOST_FRAMES;
 use crate::memory::LockPolicy;
 
 pub use admission::Refusal;
@@ -177,6 +178,10 @@ pub struct NicConfig {
     pub core: Option<usize>,
     /// `inline`: the NIC's thread takes over after so long without a call, microseconds.
     pub takeover_us: u64,
+    /// `inline`: sends that are posted one after the other go to a port on a wire in bursts of up to so many frames, 1 to
+    /// 32; 1: each at once. What waits for others goes with the next call that does not post, or when the NIC's
+    /// thread takes over.
+    pub coalesce_frames: u32,
     /// Waiting calls and the NIC's thread spin for so long before they sleep, microseconds.
     pub spin_us: u64,
     /// VIs without a tag. A NIC that is opened by name obeys [`PROTECTION_VARIABLE`] first.
@@ -302,6 +307,7 @@ impl Default for NicConfig {
             progress: Progress::Inline,
             core: None,
             takeover_us: 1000,
+            coalesce_frames: MOST_FRAMES,
             spin_us: 50,
             protection: Protection::Strict,
             lock_memory: LockPolicy::BestEffort,

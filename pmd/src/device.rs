@@ -58,6 +58,8 @@ pub(crate) struct Device {
     pub(crate) inline: bool,
     /// Changes with every call of the program that polls.
     pub(crate) activity: AtomicU32,
+    /// Frames may wait for what is posted next.
+    pub(crate) coalesced: AtomicBool,
     pub(crate) sleepers: Sleepers,
     pub(crate) rest: Rest,
     pub(crate) patience: Patience,
@@ -102,6 +104,7 @@ impl Device {
             instances: Instances::default(),
             inline: config.progress == Progress::Inline,
             activity: AtomicU32::new(0),
+            coalesced: AtomicBool::new(false),
             sleepers: Sleepers::new(),
             rest: Rest::default(),
             patience: Patience::new(),
@@ -168,6 +171,7 @@ impl Device {
         {
             self.rest.leave(driver);
             driver.turn(&self.doorbells);
+            self.note_coalesced(driver);
             self.announce(driver);
             if !driver.gives_way() {
                 return;
@@ -189,6 +193,11 @@ impl Device {
             {
                 self.rest.leave(driver);
                 driver.kick(vi.index, &self.doorbells);
+                if driver.has_coalesced() && self.sleepers.any() {
+                    // Nobody else polls soon.
+                    driver.send_coalesced();
+                }
+                self.note_coalesced(driver);
                 self.announce(driver);
                 return;
             }
@@ -196,6 +205,24 @@ impl Device {
         self.ring(vi.index);
         if vi.state() != EndpointState::Connected && !self.is_attached() {
             self.flush_unconnected(vi);
+        }
+    }
+
+    /// Says whether frames wait for others. Whoever sees an old answer takes a turn too many, or leaves it to the next
+    /// look of the NIC's thread.
+    #[inline]
+    fn note_coalesced(&self, driver: &Driver) {
+        let waits = driver.has_coalesced();
+        if self.coalesced.load(Ordering::Relaxed) != waits {
+            self.coalesced.store(waits, Ordering::Relaxed);
+        }
+    }
+
+    /// What was posted before this call is on its way when it returns.
+    #[inline]
+    pub(crate) fn finish_burst(&'static self) {
+        if self.coalesced.load(Ordering::Relaxed) {
+            self.poll();
         }
     }
 

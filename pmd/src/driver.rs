@@ -75,12 +75,25 @@ impl Driver {
         }
     }
 
-    /// Sends what was just posted on this VI, at once; what does not fit waits its turn.
+    /// Sends what was just posted on this VI, at once or in a burst with what follows; what does not fit waits its turn.
     #[inline]
     pub(crate) fn kick(&mut self, vi: ViIndex, doorbells: &Doorbells) {
         match self {
             Self::Engine(poller) => poller.kick(vi),
             Self::Process(attachment) => attachment.kick(vi, doorbells),
+        }
+    }
+
+    /// Do frames wait for others?
+    #[inline]
+    pub(crate) fn has_coalesced(&self) -> bool {
+        self.engine().is_some_and(Poller::has_coalesced)
+    }
+
+    /// Sends the frames that wait for others.
+    pub(crate) fn send_coalesced(&mut self) {
+        if let Self::Engine(poller) = self {
+            poller.send_coalesced();
         }
     }
 

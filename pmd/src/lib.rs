@@ -28,6 +28,7 @@
 
 pub mod attach;
 mod clock;
+mod coalesce;
 mod completion;
 mod control;
 mod cq;

@@ -17,6 +17,7 @@ use vi_engine::vn_port::VnPort;
 use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig};
 
+use crate::coalesce::Coalescer;
 use crate::config::{FaultConfig, NicConfig, PortKind};
 use crate::datapath::Datapath;
 use crate::device::Device;
@@ -157,7 +158,15 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
         }
         false => None,
     };
-    let mut poller = Poller::new(engine, path, neighbours, discovery, station.claim);
+    let coalescer = Coalescer::new(config.coalesce_frames, capabilities.send_alone);
+    let mut poller = Poller::new(
+        engine,
+        path,
+        neighbours,
+        discovery,
+        coalescer,
+        station.claim,
+    );
     poller.start_discovery();
     Ok(poller)
 }

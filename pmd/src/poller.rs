@@ -8,6 +8,7 @@ use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
 use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
 
 use crate::clock::Clock;
+use crate::coalesce::Coalescer;
 use crate::datapath::Datapath;
 use crate::discovery::Discovery;
 use crate::doorbell::Doorbells;
@@ -47,6 +48,7 @@ pub(crate) struct Poller {
     /// `None` where the network is known.
     pub(crate) discovery: Option<Box<Discovery>>,
     pub(crate) clock: Clock,
+    pub(crate) coalescer: Coalescer,
     rx: MbufBatch,
     port_events: Vec<PortEvent>,
     /// The NIC's thread sleeps on this until a frame comes.
@@ -73,6 +75,7 @@ impl Poller {
         path: Datapath,
         neighbours: Neighbours,
         discovery: Option<Box<Discovery>>,
+        coalescer: Coalescer,
         claim: Option<OwnedFd>,
     ) -> Self {
         Self {
@@ -83,6 +86,7 @@ impl Poller {
             neighbours,
             discovery,
             clock: Clock::new(),
+            coalescer,
             rx: MbufBatch::new(),
             port_events: Vec::with_capacity(64),
             armed: None,
@@ -123,6 +127,9 @@ impl Poller {
     fn take_turn(&mut self, doorbells: &Doorbells) -> bool {
         self.turns += 1;
         self.path.mover.begin_turn();
+        if !self.path.batch.is_empty() {
+            self.send_coalesced();
+        }
         let mut worked = false;
         while let Some(mbuf) = self.rx.pop() {
             self.path.port.free(mbuf);
@@ -291,15 +298,15 @@ impl Poller {
             .pump(now_ns, vi, VI_BUDGET_FRAMES, &mut self.path)
     }
 
-    /// Sends what was just posted on this VI, at once; what does not fit waits its turn.
+    /// Sends what was just posted on this VI, at once or in a burst with what follows; what does not fit waits its turn.
     #[inline]
     pub(crate) fn kick(&mut self, vi: ViIndex) {
         if self.path.vi(vi).is_none_or(|path| path.queued) {
             return;
         }
-        let now_ns = if self.timed {
-            self.worked = false;
-            self.clock.now_ns()
+        let waiting = self.path.batch.len();
+        let now_ns = if self.coalescer.wants_time(waiting) || (self.timed && waiting == 0) {
+            self.read_clock()
         } else {
             self.clock.last_ns()
         };
@@ -309,7 +316,30 @@ impl Poller {
         if !self.path.failed.is_empty() {
             self.fail_vis(now_ns);
         }
+        if !self.coalescer.waits(now_ns, self.path.batch.len()) {
+            self.path.flush();
+        }
+    }
+
+    /// Do frames wait for others?
+    #[inline]
+    pub(crate) fn has_coalesced(&self) -> bool {
+        !self.path.batch.is_empty()
+    }
+
+    /// Sends the frames that wait for others.
+    #[inline]
+    pub(crate) fn send_coalesced(&mut self) {
         self.path.flush();
+        let now_ns = self.read_clock();
+        self.coalescer.sent(now_ns);
+    }
+
+    /// Now. A turn that follows need not ask again.
+    #[inline]
+    fn read_clock(&mut self) -> u64 {
+        self.worked = false;
+        self.clock.now_ns()
     }
 
     fn port_events(&mut self, now_ns: u64) {

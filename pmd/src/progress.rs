@@ -433,6 +433,7 @@ pub(crate) fn wait<T>(
     if device.served.load(Ordering::Relaxed) {
         return wait_beside_core(device, event, limit, look);
     }
+    device.finish_burst();
     let start = Instant::now();
     let spin = Duration::from_micros(device.config.spin_us);
     loop {

@@ -273,7 +273,9 @@ fn reap_by(
 pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
     let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     // An empty queue is looked at too: a program that is written to polls this way.
-    if !vi.queue(queue).has_complete() {
+    if vi.queue(queue).has_complete() {
+        vi.device.finish_burst();
+    } else {
         vi.device.poll();
     }
     reap(vi, handle, queue)
@@ -336,7 +338,9 @@ pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
 #[inline]
 pub fn cq_done(handle: u64) -> Outcome<Option<CqEntry>> {
     let cq = cq_at(handle).ok_or(ControlError::InvalidParameter)?;
-    if !cq.ring.has_entry() {
+    if cq.ring.has_entry() {
+        cq.device.finish_burst();
+    } else {
         cq.device.poll();
     }
     take(cq, handle)

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::mistake::{Mistake, Number, number};
 use super::{FaultConfig, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, parse};
+use crate::coalesce::MOST_FRAMES;
 
 /// Every queue of a NIC is notified of: two of each VI, and every completion queue.
 const MAX_NOTIFY_THREADS: u64 = 2 * 4096 + 65536;
@@ -104,6 +105,12 @@ impl NicConfig {
             number("silent_port_ms", self.silent_port_ms(), 0, HOUR_MS),
             number("peer_retry_ms", self.peer_retry_ms, 1, HOUR_MS),
             number("takeover_us", self.takeover_us, 10, TEN_SECONDS_US),
+            number(
+                "coalesce_frames",
+                u64::from(self.coalesce_frames),
+                1,
+                u64::from(MOST_FRAMES),
+            ),
             number("spin_us", self.spin_us, 0, TEN_SECONDS_US),
         ]
     }

@@ -76,7 +76,7 @@ const ONLY: &[Only] = &[
         remedy: "only for progress = \"pinned\": set that, or remove this",
     },
     Only {
-        keys: &["takeover_us"],
+        keys: &["takeover_us", "coalesce_frames"],
         other: "progress",
         holds: |nic| nic.progress == Progress::Inline,
         remedy: "only for progress = \"inline\": remove one of the two",

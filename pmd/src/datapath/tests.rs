@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use fcvi_frame::connect::{Discriminator, NetAddress};
 
+mod coalesced;
 mod shortcut;
 
 use super::*;

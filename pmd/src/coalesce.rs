@@ -1,0 +1,115 @@
+//! Sends that follow each other, in bursts to the port.
+//!
+//! A port that goes to a card or to the kernel takes a burst for little more than a frame. So what is posted shortly after
+//! a burst waits for what follows, until one of these:
+//!
+//! - the burst is full (`coalesce_frames`);
+//! - a send is posted, and the burst before is [`SPACING_NS`] ago;
+//! - the program makes another call of the data path, any but posting;
+//! - the program makes no call for `takeover_us`, and the NIC's thread takes over.
+//!
+//! A send that follows no other goes at once.
+
+use pmd_port::BURST;
+
+/// Bursts that follow from posting alone are so far from each other, unless they are full.
+const SPACING_NS: u64 = 4_000;
+
+/// Decides when what is posted goes to the port.
+#[derive(Debug)]
+pub(crate) struct Coalescer {
+    /// Frames of a full burst; one if each goes alone.
+    most: usize,
+    spacing_ns: u64,
+    /// When the last burst went.
+    burst_ns: u64,
+}
+
+impl Coalescer {
+    /// For bursts of so many frames; `alone`: none gains by waiting for others.
+    pub(crate) fn new(frames: u32, alone: bool) -> Self {
+        Self {
+            most: if alone { 1 } else { frames as usize },
+            spacing_ns: SPACING_NS,
+            burst_ns: 0,
+        }
+    }
+
+    /// For bursts of so many frames that no time makes smaller.
+    #[cfg(test)]
+    pub(crate) fn patient(frames: u32) -> Self {
+        Self {
+            spacing_ns: u64::MAX / 2,
+            ..Self::new(frames, false)
+        }
+    }
+
+    /// Does it take the time to decide, with so many frames that wait already? Not for each frame of a burst.
+    #[inline]
+    pub(crate) fn wants_time(&self, waiting: usize) -> bool {
+        self.most > 1 && waiting.count_ones() <= 1
+    }
+
+    /// Shall so many frames wait for others? If not, they are a burst.
+    #[inline]
+    pub(crate) fn waits(&mut self, now_ns: u64, frames: usize) -> bool {
+        if frames == 0 || (frames < self.most && now_ns < self.burst_ns + self.spacing_ns) {
+            return true;
+        }
+        self.burst_ns = now_ns;
+        false
+    }
+
+    /// What waited was sent for another reason.
+    #[inline]
+    pub(crate) fn sent(&mut self, now_ns: u64) {
+        self.burst_ns = now_ns;
+    }
+}
+
+/// The largest burst that may be asked for.
+pub(crate) const MOST_FRAMES: u32 = BURST as u32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LATER_NS: u64 = 1_000_000;
+
+    #[test]
+    fn the_first_goes_at_once_and_those_behind_it_together() {
+        let mut coalescer = Coalescer::new(8, false);
+        assert!(!coalescer.waits(LATER_NS, 1));
+        for frames in 1..8 {
+            assert!(coalescer.waits(LATER_NS + 10, frames));
+        }
+        assert!(!coalescer.waits(LATER_NS + 20, 8), "full");
+        assert!(coalescer.waits(LATER_NS + 20 + SPACING_NS - 1, 1));
+        assert!(!coalescer.waits(LATER_NS + 20 + SPACING_NS, 2), "long ago");
+    }
+
+    #[test]
+    fn a_burst_for_another_reason_counts() {
+        let mut coalescer = Coalescer::new(8, false);
+        assert!(!coalescer.waits(LATER_NS, 1));
+        coalescer.sent(2 * LATER_NS);
+        assert!(coalescer.waits(2 * LATER_NS + 1, 1));
+    }
+
+    #[test]
+    fn frames_that_gain_nothing_never_wait() {
+        for mut coalescer in [Coalescer::new(8, true), Coalescer::new(1, false)] {
+            assert!(!coalescer.wants_time(0));
+            for now_ns in [LATER_NS, LATER_NS, LATER_NS + 1] {
+                assert!(!coalescer.waits(now_ns, 1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_slow_program_is_noticed_by_the_second_frame_that_waits() {
+        let coalescer = Coalescer::new(32, false);
+        let looks: Vec<usize> = (0..32).filter(|n| coalescer.wants_time(*n)).collect();
+        assert_eq!(looks, [0, 1, 2, 4, 8, 16]);
+    }
+}
