@@ -126,7 +126,11 @@ fn the_example_past_the_kernel_carries_messages() {
 }
 
 /// The examples with a process, and the last line of what is said of each.
-const SERVED: [(&str, &str); 4] = [
+const SERVED: [(&str, &str); 5] = [
+    (
+        "dpdk-nic.toml",
+        "process: socket /run/viaduct/pmd.sock, users its own user, groups 100, idle spin, no metrics",
+    ),
     (
         "hpc-node.toml",
         "process: socket /run/viaduct/pmd.sock, users 0, groups 100, idle spin, metrics at 127.0.0.1:9464",
@@ -239,6 +243,7 @@ fn every_example_has_a_test() {
         [
             "dpdk-memif-client.toml",
             "dpdk-memif-server.toml",
+            "dpdk-nic.toml",
             "fcvi-pmd.service",
             "hpc-node.toml",
             "laptop-process.toml",
