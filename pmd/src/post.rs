@@ -8,7 +8,7 @@ use crate::descriptor::{
     ALIGNMENT_BYTES, CONTROL_BYTES, ControlSegment, DataSegment, SEGMENT_BYTES, control, status,
 };
 use crate::memory::place::Here;
-use crate::memory::table::RegionTable;
+use crate::memory::table::{RegionTable, View};
 use crate::memory::{Access, TagCheck, copy};
 use crate::queue::Slot;
 use crate::sync::{AtomicBool, Ordering};
@@ -34,6 +34,8 @@ pub(crate) struct Header {
     handle: u32,
     control: ControlSegment,
     readable: bool,
+    /// The descriptor's region.
+    region: View,
     /// Of the region table, before the first look at it.
     epoch: u32,
 }
@@ -50,11 +52,9 @@ impl Header {
         handle: u32,
     ) -> Result<Self, Unreadable> {
         let epoch = rules.regions.epoch();
-        let inside = |bytes| {
-            rules
-                .regions
-                .check(handle, rules.tag, address, bytes, Access::Write)
-        };
+        // One look at the region does for both: it is not deregistered meanwhile.
+        let region = rules.regions.view(handle).ok_or(Unreadable)?;
+        let inside = |bytes| region.allows(rules.tag, address, bytes, Access::Write);
         if !address.is_multiple_of(ALIGNMENT_BYTES) || !inside(CONTROL_BYTES) {
             return Err(Unreadable);
         }
@@ -75,6 +75,7 @@ impl Header {
             handle,
             control,
             readable,
+            region,
             epoch,
         })
     }
@@ -121,8 +122,16 @@ impl Header {
     /// again only if a region went since.
     #[inline]
     fn note_valid(&self, rules: &PostRules<'_>, slot: &mut Slot, access: Access) {
-        let valid = segments_valid(slot, rules.regions, rules.tag, access);
-        if valid {
+        let allowed = |s: &DataSegment| {
+            let bytes = u64::from(s.length);
+            if s.handle == self.handle {
+                // Data beside its descriptor: the region was found.
+                self.region.allows(rules.tag, s.address, bytes, access)
+            } else {
+                (rules.regions).check(s.handle, rules.tag, s.address, bytes, access)
+            }
+        };
+        if slot.data().iter().all(|s| s.length == 0 || allowed(s)) {
             slot.epoch = self.epoch;
         }
     }
@@ -265,7 +274,7 @@ pub(crate) fn segments_valid(
 }
 
 /// The same for a slot of the poller's, which looks only if a region went since the last time.
-#[inline]
+#[inline(always)]
 pub(crate) fn still_valid(
     slot: &mut Slot,
     regions: &RegionTable,
@@ -273,9 +282,17 @@ pub(crate) fn still_valid(
     access: Access,
 ) -> bool {
     let epoch = regions.epoch();
-    if slot.epoch == epoch {
-        return true;
-    }
+    slot.epoch == epoch || is_valid_in(epoch, slot, regions, tag, access)
+}
+
+/// Looks whether descriptor and segments are valid, in this epoch.
+fn is_valid_in(
+    epoch: u32,
+    slot: &mut Slot,
+    regions: &RegionTable,
+    tag: TagCheck,
+    access: Access,
+) -> bool {
     // What an application submitted has its descriptor there, not here.
     let valid = if tag.is_client() {
         let (valid, here) = find_segments(slot, regions, tag, access);

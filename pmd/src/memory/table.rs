@@ -100,15 +100,22 @@ pub(crate) struct RegionTable {
 
 /// A valid region as the data path sees it.
 #[derive(Clone, Copy)]
-struct View {
+pub(crate) struct View {
     grant: u64,
     base: u64,
     end: u64,
 }
 
 impl View {
+    /// May the range be used so? Sums are checked: nothing wraps.
     #[inline]
-    fn allows(self, tag: TagCheck, address: u64, length_bytes: u64, access: Access) -> bool {
+    pub(crate) fn allows(
+        self,
+        tag: TagCheck,
+        address: u64,
+        length_bytes: u64,
+        access: Access,
+    ) -> bool {
         let Some(end) = address.checked_add(length_bytes) else {
             return false;
         };
@@ -174,8 +181,9 @@ impl RegionTable {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// The region that `handle` names.
     #[inline]
-    fn view(&self, handle: u32) -> Option<View> {
+    pub(crate) fn view(&self, handle: u32) -> Option<View> {
         let index = (handle & 0xFFFF) as usize;
         let entry = self.chunks.get(index / CHUNK)?.get()?.get(index % CHUNK)?;
         // Acquire: partner of the Release store in `publish`.
@@ -193,7 +201,7 @@ impl RegionTable {
         (entry.key.load(Ordering::Relaxed) == handle).then_some(view)
     }
 
-    /// May the range be used so? Sums are checked: nothing wraps.
+    /// May the range of a region be used so?
     #[inline]
     pub(crate) fn check(
         &self,
