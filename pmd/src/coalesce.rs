@@ -8,7 +8,8 @@
 //! - the program makes another call of the data path, any but posting;
 //! - the program makes no call for `takeover_us`, and the NIC's thread takes over.
 //!
-//! A send that follows no other goes at once.
+//! A send that follows no other goes at once, and so does the first one after something came: it may be the answer that
+//! somebody waits for.
 
 use pmd_port::BURST;
 
@@ -21,8 +22,8 @@ pub(crate) struct Coalescer {
     /// Frames of a full burst; one if each goes alone.
     most: usize,
     spacing_ns: u64,
-    /// When the last burst went.
-    burst_ns: u64,
+    /// When the last burst went; `None` if what is posted next waits for nothing.
+    burst_ns: Option<u64>,
 }
 
 impl Coalescer {
@@ -31,7 +32,7 @@ impl Coalescer {
         Self {
             most: if alone { 1 } else { frames as usize },
             spacing_ns: SPACING_NS,
-            burst_ns: 0,
+            burst_ns: None,
         }
     }
 
@@ -40,6 +41,7 @@ impl Coalescer {
     pub(crate) fn patient(frames: u32) -> Self {
         Self {
             spacing_ns: u64::MAX / 2,
+            burst_ns: Some(0),
             ..Self::new(frames, false)
         }
     }
@@ -47,23 +49,30 @@ impl Coalescer {
     /// Does it take the time to decide, with so many frames that wait already? Not for each frame of a burst.
     #[inline]
     pub(crate) fn wants_time(&self, waiting: usize) -> bool {
-        self.most > 1 && waiting.count_ones() <= 1
+        self.most > 1 && self.burst_ns.is_some() && waiting.count_ones() <= 1
     }
 
     /// Shall so many frames wait for others? If not, they are a burst.
     #[inline]
     pub(crate) fn waits(&mut self, now_ns: u64, frames: usize) -> bool {
-        if frames == 0 || (frames < self.most && now_ns < self.burst_ns + self.spacing_ns) {
+        let is_soon = |burst_ns| now_ns < burst_ns + self.spacing_ns;
+        if frames == 0 || (frames < self.most && self.burst_ns.is_some_and(is_soon)) {
             return true;
         }
-        self.burst_ns = now_ns;
+        self.burst_ns = Some(now_ns);
         false
+    }
+
+    /// Something came: what is posted next may be the answer to it.
+    #[inline]
+    pub(crate) fn answers(&mut self) {
+        self.burst_ns = None;
     }
 
     /// What waited was sent for another reason.
     #[inline]
     pub(crate) fn sent(&mut self, now_ns: u64) {
-        self.burst_ns = now_ns;
+        self.burst_ns = Some(now_ns);
     }
 }
 
@@ -97,6 +106,15 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_goes_at_once_and_what_follows_it_waits() {
+        let mut coalescer = Coalescer::new(8, false);
+        assert!(!coalescer.waits(LATER_NS, 1));
+        coalescer.answers();
+        assert!(!coalescer.waits(LATER_NS + 10, 1));
+        assert!(coalescer.waits(LATER_NS + 20, 1));
+    }
+
+    #[test]
     fn frames_that_gain_nothing_never_wait() {
         for mut coalescer in [Coalescer::new(8, true), Coalescer::new(1, false)] {
             assert!(!coalescer.wants_time(0));
@@ -108,7 +126,8 @@ mod tests {
 
     #[test]
     fn a_slow_program_is_noticed_by_the_second_frame_that_waits() {
-        let coalescer = Coalescer::new(32, false);
+        let mut coalescer = Coalescer::new(32, false);
+        coalescer.sent(LATER_NS);
         let looks: Vec<usize> = (0..32).filter(|n| coalescer.wants_time(*n)).collect();
         assert_eq!(looks, [0, 1, 2, 4, 8, 16]);
     }

@@ -148,6 +148,8 @@ pub(crate) struct Datapath {
     /// A burst of one frame costs the port no more than its share of a larger burst:
     /// frames are given to it at once.
     send_alone: bool,
+    /// Something of a message came here since the last burst that was posted went.
+    pub(crate) arrived: bool,
     /// What happened in this turn that somebody may sleep for.
     pub(crate) happened: Event,
     /// VIs that have something to send.
@@ -195,6 +197,7 @@ impl Datapath {
             events,
             vis: (0..max_vi).map(|_| None).collect(),
             batch: MbufBatch::new(),
+            arrived: false,
             happened: Event::NONE,
             run: RunQueue::new(max_vi as usize),
             failed: Vec::with_capacity(max_vi as usize),

@@ -304,6 +304,9 @@ impl Poller {
         if self.path.vi(vi).is_none_or(|path| path.queued) {
             return;
         }
+        if core::mem::take(&mut self.path.arrived) {
+            self.coalescer.answers();
+        }
         let waiting = self.path.batch.len();
         let now_ns = if self.coalescer.wants_time(waiting) || (self.timed && waiting == 0) {
             self.read_clock()
@@ -316,8 +319,14 @@ impl Poller {
         if !self.path.failed.is_empty() {
             self.fail_vis(now_ns);
         }
-        if !self.coalescer.waits(now_ns, self.path.batch.len()) {
+        let frames = self.path.batch.len();
+        if !self.coalescer.waits(now_ns, frames) {
             self.path.flush();
+            if frames > 1 {
+                // A long burst takes its time, which is none in which nothing was sent.
+                let now_ns = self.read_clock();
+                self.coalescer.sent(now_ns);
+            }
         }
     }
 

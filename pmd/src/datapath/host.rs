@@ -163,6 +163,7 @@ impl Host for Datapath {
 
     #[inline]
     fn complete_receive(&mut self, vi: ViIndex, completion: Completion) {
+        self.arrived = true;
         let mut word = completion.status.0;
         word |= if completion.remote_write {
             status::OP_REMOTE_RDMA_WRITE
@@ -204,6 +205,7 @@ impl Host for Datapath {
         offset_bytes: u32,
         payload: &[u8],
     ) -> bool {
+        self.arrived = true;
         let (path, memory) = self.parts(vi);
         let Some(path) = path else {
             return false;
@@ -226,6 +228,7 @@ impl Host for Datapath {
     }
 
     fn place_read(&mut self, vi: ViIndex, ahead: u32, offset_bytes: u32, payload: &[u8]) -> bool {
+        self.arrived = true;
         self.place_in_flight(vi, ahead, offset_bytes, payload)
     }
 

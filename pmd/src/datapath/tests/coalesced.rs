@@ -74,6 +74,23 @@ fn any_call_that_does_not_post_sends_what_waits() {
     far.close();
 }
 
+#[test]
+fn an_answer_goes_at_once() {
+    let (near, far) = waiting("coalesced-answer");
+    near.post_recv(20, near.segment(0, 8));
+    far.post_send(40, control::OP_SEND_RECV, &[far.segment(0, 8)]);
+    near.send_some(0..1);
+    assert_eq!(far.messages(), 0, "nothing came yet that it would answer");
+    assert_eq!(near.messages(), 1);
+    assert_eq!(far.messages(), 1);
+    near.send_some(1..2);
+    assert_eq!(far.messages(), 1, "an answer");
+    near.send_some(2..3);
+    assert_eq!(far.messages(), 0, "and what follows it");
+    near.close();
+    far.close();
+}
+
 /// So what waits goes with the first turn of the NIC's thread after it took over.
 #[test]
 fn any_turn_sends_what_waits() {
