@@ -41,6 +41,8 @@ pub enum Command {
         #[command(subcommand)]
         role: Role,
     },
+    /// How far two cores are from each other.
+    Distance(DistanceOptions),
     /// The second process of a run: answers the one that started it.
     #[command(hide = true)]
     Answer(AnswerOptions),
@@ -88,6 +90,17 @@ pub struct Options {
     /// Where the two ends are.
     #[command(flatten)]
     pub ends: Ends,
+}
+
+/// Options of a look at two cores.
+#[derive(Clone, Debug, Args)]
+pub struct DistanceOptions {
+    /// The two cores.
+    #[arg(long, value_name = "NEAR,FAR", value_parser = parse_cores)]
+    pub cores: Cores,
+    /// How long to look.
+    #[arg(long, default_value = "0.1", value_parser = parse_seconds)]
+    pub seconds: Duration,
 }
 
 /// Options of a run of connections.
@@ -303,7 +316,10 @@ mod tests {
             Command::Latency(options) | Command::Bandwidth(options) | Command::Rate(options) => {
                 options
             }
-            Command::Connect(_) | Command::Port { .. } | Command::Answer(_) => {
+            Command::Connect(_)
+            | Command::Distance(_)
+            | Command::Port { .. }
+            | Command::Answer(_) => {
                 panic!("{line} is no measurement")
             }
         }

@@ -383,7 +383,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Call`] when the VI is not known any more.
-    #[inline]
+    #[inline(always)]
     pub fn reap_send(&mut self) -> Result<Reaped> {
         let done =
             provider::send_done(self.vi).map_err(|error| Error::call("VipSendDone", error))?;
@@ -394,14 +394,14 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Call`] when the VI is not known any more.
-    #[inline]
+    #[inline(always)]
     pub fn reap_recv(&mut self) -> Result<Reaped> {
         let done =
             provider::recv_done(self.vi).map_err(|error| Error::call("VipRecvDone", error))?;
         Ok(self.reaped(done, self.recv_descriptors))
     }
 
-    #[inline]
+    #[inline(always)]
     fn reaped(&self, done: Done, first: usize) -> Reaped {
         let Done::Completed { descriptor, status } = done else {
             return Reaped::Nothing;

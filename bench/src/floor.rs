@@ -25,7 +25,7 @@ const LOOKS: u32 = 16;
 /// A word on a cache line that nothing else is on, nor its neighbour.
 #[derive(Default)]
 #[repr(align(128))]
-struct Line(AtomicU64);
+pub(crate) struct Line(pub(crate) AtomicU64);
 
 /// The cores of a run through a datapath process.
 #[derive(Clone, Copy, Debug)]
@@ -88,14 +88,15 @@ impl Way {
     }
 }
 
+/// Gives the other end its next word.
 #[inline]
-fn pass(line: &Line, word: u64) {
+pub(crate) fn pass(line: &Line, word: u64) {
     // Release: partner of the Acquire loads of who waits.
     line.0.store(word, Ordering::Release);
 }
 
 /// Ends the round on every way out of it: the other threads wait for that.
-struct Over<'a>(&'a AtomicBool);
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {

@@ -13,6 +13,7 @@
 //! | `read` | RDMA reads: all three of them |
 //! | `open` | a test that is connected, at either end |
 //! | `control` | the same traffic as frames of a raw port, with no protocol |
+//! | `distance` | how far two cores are from each other |
 //! | `floor` | the work of a datapath process by bare threads on the same cores |
 //! | `driver`, `server` | the end that measures and reports; the end that answers |
 //! | `tally` | the rounds of one side, added up |
@@ -35,6 +36,7 @@ pub mod report;
 
 mod channel;
 mod control;
+mod distance;
 mod driver;
 mod floor;
 mod latency;
@@ -62,6 +64,7 @@ pub fn run(cli: cli::Cli) -> ExitCode {
         cli::Command::Bandwidth(options) => driver::run(plan::Benchmark::Bandwidth, &options),
         cli::Command::Rate(options) => driver::run(plan::Benchmark::Rate, &options),
         cli::Command::Connect(options) => connections::run(&options),
+        cli::Command::Distance(options) => distance::run(&options),
         cli::Command::Port { role } => port::run(&role),
         cli::Command::Answer(options) => server::answer_parent(&options),
     };

@@ -6,12 +6,15 @@
 //! that of another program (such as `dpdk-testpmd`) on the same wire.
 //!
 //! A frame is header and room: addresses, EtherType, kind, run and serial number as in `control`;
-//! what is behind is sent as it lies in the buffer, and nobody copies it.
+//! what is behind is sent as it lies in the buffer, and nobody copies it; but with `--filled` it is
+//! copied from memory, sealed with a CRC, checked and copied to memory: the least that two ends do
+//! whose frames carry messages.
 //!
 //! | room | what is in it |
 //! | --- | --- |
 //! | `cli` | the options |
 //! | `station` | an open port, whom it talks to, frames in and out |
+//! | `contents` | what is in a filled frame |
 //! | `stream` | `send` and `receive`: frames one way |
 //! | `ping` | `ping` and `echo`: one frame there and back |
 //! | `report` | what was seen, as text and as a JSON object |
@@ -19,11 +22,13 @@
 pub mod cli;
 pub mod report;
 
+mod contents;
 mod ping;
 mod station;
 mod stream;
 
 use cli::Role;
+use contents::Contents;
 use report::PortReport;
 use station::Station;
 
@@ -55,12 +60,23 @@ pub(crate) fn run(role: &Role) -> Result<()> {
 }
 
 fn measure(role: &Role, station: &mut Station, limit: &Limit) -> Result<PortReport> {
-    if let Role::Send(begin) | Role::Ping(begin) = role {
+    let begin = match role {
+        Role::Send(options) => Some(&options.begin),
+        Role::Ping(begin) => Some(begin),
+        Role::Receive(_) | Role::Echo(_) => None,
+    };
+    if let Some(begin) = begin {
         station.find_peer(begin.to.map(|to| to.0), &limit.stop)?;
     }
     match role {
-        Role::Send(begin) => stream::send(station, begin.size_bytes(), limit),
-        Role::Receive(_) => stream::receive(station, limit),
+        Role::Send(options) => {
+            let contents = options.filled.then(Contents::new);
+            stream::send(station, options.begin.size_bytes(), contents, limit)
+        }
+        Role::Receive(options) => {
+            let contents = options.filled.then(Contents::new);
+            stream::receive(station, contents, limit)
+        }
         Role::Ping(begin) => ping::ping(station, begin.size_bytes(), limit),
         Role::Echo(_) => ping::echo(station, limit),
     }

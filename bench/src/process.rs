@@ -117,12 +117,15 @@ pub(crate) fn pause() {
 
 /// Keeps the calling thread, and those that it starts, on a core.
 pub(crate) fn pin(core: usize) -> Result<()> {
-    if core_affinity::set_for_current(CoreId { id: core }) {
+    if core < MOST_CORES && core_affinity::set_for_current(CoreId { id: core }) {
         Ok(())
     } else {
         Err(Error::Usage(format!("cannot stay on core {core}")))
     }
 }
+
+/// Cores that a set of the system's has room for; the library takes no other number.
+const MOST_CORES: usize = 1024;
 
 /// One harmless system call that marks the begin and the end of a round in a
 /// trace, so that what stands between can be counted.

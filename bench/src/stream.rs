@@ -48,6 +48,8 @@ pub(crate) struct Sender {
     test: Test,
     peer: Option<RemoteMemory>,
     sent: u64,
+    /// The descriptor of the next message: its number modulo the window.
+    next: u32,
     sends_pending: u32,
 }
 
@@ -80,6 +82,7 @@ impl Sender {
             test: *test,
             peer: None,
             sent: 0,
+            next: 0,
             sends_pending: 0,
         })
     }
@@ -166,7 +169,7 @@ impl Sender {
     #[inline]
     fn post_one(&mut self) -> Result<()> {
         let size_bytes = self.test.size_bytes;
-        let index = (self.sent % u64::from(self.test.window)) as u32;
+        let index = self.next;
         match self.test.op {
             Op::Send => self.endpoint.post_send(index, size_bytes)?,
             Op::Read => return Err(Error::Usage("a stream of reads has a reader".into())),
@@ -189,6 +192,11 @@ impl Sender {
             }
         }
         self.sent += 1;
+        self.next = if index + 1 == self.test.window {
+            0
+        } else {
+            index + 1
+        };
         self.sends_pending += 1;
         Ok(())
     }

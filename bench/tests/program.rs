@@ -93,7 +93,21 @@ fn frames_of_a_raw_port_one_way() {
     assert_eq!(received["bytes"], 20_000 * 256);
     assert_eq!(received["lost"], 0);
     assert!(received["frames_per_s"].as_f64().unwrap() > 0.0);
-    assert!(received["half_round_trip_ns"].is_null());
+    assert!(received["half_round_trip_ns"].is_null() && received["damaged"].is_null());
+}
+
+#[test]
+fn filled_frames_of_a_raw_port() {
+    let ends = [
+        "send --filled --size 2124 --frames 20000",
+        "receive --filled --frames 20000",
+    ];
+    let [sent, received] = port_ends("port-filled", ends);
+    assert_eq!(
+        (&sent["frames"], &received["damaged"]),
+        (&20_000.into(), &0.into())
+    );
+    assert_eq!(received["bytes"], 20_000 * 2124);
 }
 
 #[test]

@@ -23,11 +23,11 @@ const LEAST_ETHERTYPE: u16 = 0x0600;
 #[derive(Clone, Debug, Subcommand)]
 pub enum Role {
     /// Send frames to a station as fast as it takes them.
-    Send(SendOptions),
+    Send(StreamOptions),
     /// Count the frames that come.
-    Receive(PortOptions),
+    Receive(ReceiveOptions),
     /// Send one frame after the other and measure how long each takes to come back.
-    Ping(SendOptions),
+    Ping(BeginOptions),
     /// Send every frame back to where it came from.
     Echo(PortOptions),
 }
@@ -36,15 +36,17 @@ impl Role {
     /// What all roles have.
     pub(crate) fn options(&self) -> &PortOptions {
         match self {
-            Self::Send(options) | Self::Ping(options) => &options.end,
-            Self::Receive(options) | Self::Echo(options) => options,
+            Self::Send(options) => &options.begin.end,
+            Self::Ping(options) => &options.end,
+            Self::Receive(options) => &options.end,
+            Self::Echo(options) => options,
         }
     }
 }
 
 /// Options of an end that begins.
 #[derive(Clone, Debug, Args)]
-pub struct SendOptions {
+pub struct BeginOptions {
     /// The other station [default: the only one that the port sees, if it sees stations].
     #[arg(long, value_name = "MAC")]
     pub to: Option<MacText>,
@@ -57,11 +59,33 @@ pub struct SendOptions {
     pub end: PortOptions,
 }
 
-impl SendOptions {
+impl BeginOptions {
     /// Bytes of a frame.
     pub(crate) fn size_bytes(&self) -> usize {
         usize::from(self.size)
     }
+}
+
+/// Options of an end that sends as fast as it can.
+#[derive(Clone, Debug, Args)]
+pub struct StreamOptions {
+    /// Copy what is in each frame from memory and seal it with a CRC, as every end of FC-VI has to.
+    #[arg(long)]
+    pub filled: bool,
+    /// What every end has that begins.
+    #[command(flatten)]
+    pub begin: BeginOptions,
+}
+
+/// Options of an end that counts.
+#[derive(Clone, Debug, Args)]
+pub struct ReceiveOptions {
+    /// Check the CRC of each frame that was sent with this option, and copy what is in it to memory.
+    #[arg(long)]
+    pub filled: bool,
+    /// What every end has.
+    #[command(flatten)]
+    pub end: PortOptions,
 }
 
 /// Options of every end.
@@ -185,9 +209,11 @@ mod tests {
         let Role::Send(send) = parse("send").unwrap() else {
             panic!("another role");
         };
-        assert_eq!((send.size_bytes(), send.to), (60, None));
-        assert_eq!(send.end.ethertype, ETHERTYPE);
-        assert_eq!(send.end.segment, "vibench-port");
+        let begin = &send.begin;
+        assert_eq!((begin.size_bytes(), begin.to), (60, None));
+        assert_eq!(begin.end.ethertype, ETHERTYPE);
+        assert_eq!(begin.end.segment, "vibench-port");
+        assert!(!send.filled);
     }
 
     #[test]
@@ -230,6 +256,8 @@ mod tests {
             "send --ethertype 05ff",
             "send --ethertype 10000",
             "receive --to 02:00:00:00:00:01",
+            "echo --filled",
+            "ping --filled",
             "receive --segment a --config b",
         ] {
             assert!(parse(line).is_err(), "{line}");

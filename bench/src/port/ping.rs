@@ -53,7 +53,7 @@ fn comes_back(station: &mut Station, header: &Header) -> Result<bool> {
     let mut idle = Idle::default();
     loop {
         let mut is_back = false;
-        station.take(|taken| is_back |= taken.header == Some(*header))?;
+        station.take(|_, found| is_back |= found == Some(*header))?;
         if is_back || idle.is_longer_than(LOST_AFTER) {
             return Ok(is_back);
         }
@@ -66,7 +66,7 @@ pub(super) fn echo(station: &mut Station, limit: &Limit) -> Result<PortReport> {
     let mut clock = Clock::default();
     while !clock.is_over(limit, traffic.frames) {
         let (mut bytes, before) = (0, traffic.frames);
-        traffic.frames += station.send_back(|taken| bytes += taken.bytes as u64)?;
+        traffic.frames += station.send_back(|taken| bytes += taken as u64)?;
         traffic.bytes += bytes;
         if traffic.frames > before {
             clock.note(&mut traffic, before, bytes);

@@ -44,6 +44,8 @@ pub struct PortReport {
     pub bits_per_s: f64,
     /// Of our own frames, those that did not come; `None` where none could.
     pub lost: Option<u64>,
+    /// Of our own frames that came, those whose CRC was wrong; only of `receive --filled`.
+    pub damaged: Option<u64>,
     /// Only of `ping`.
     pub half_round_trip_ns: Option<Percentiles>,
     /// What the port counted, without what is zero.
@@ -66,6 +68,7 @@ impl PortReport {
             frames_per_s: per_second(traffic.timed_frames),
             bits_per_s: 8.0 * per_second(traffic.timed_bytes),
             lost: None,
+            damaged: None,
             half_round_trip_ns: None,
             counters: Map::new(),
         }
@@ -102,6 +105,9 @@ impl fmt::Display for PortReport {
         }
         if let Some(lost) = self.lost.filter(|&lost| lost > 0) {
             writeln!(f, "lost: {lost} frames")?;
+        }
+        if let Some(damaged) = self.damaged.filter(|&damaged| damaged > 0) {
+            writeln!(f, "damaged: {damaged} frames")?;
         }
         for (name, value) in &self.counters {
             writeln!(f, "{name} {value}")?;

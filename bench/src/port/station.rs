@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use pmd_port::{BURST, MacBytes, Mbuf, MbufBatch, Port, PortEvent, PortStats};
 
 use super::cli::PortOptions;
+use super::contents::Contents;
 use crate::control::{HEADER_BYTES, Header, Idle};
 use crate::error::{Error, Result};
 use crate::nic::{self, MemoryKind, Selection};
@@ -24,15 +25,6 @@ const LEAVING: Duration = Duration::from_secs(2);
 
 /// How long another station may take to join.
 const JOINING: Duration = Duration::from_secs(10);
-
-/// A frame as the end sees it that took it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
-    /// From destination address to the last byte.
-    pub(super) bytes: usize,
-    /// What it says, if one of us sent it.
-    pub(super) header: Option<Header>,
-}
 
 /// One end of the raw traffic.
 pub(super) struct Station {
@@ -204,15 +196,24 @@ impl Station {
     }
 
     /// Prepares frames until so many wait to be sent, or the port has no room. `header` is that of
-    /// the next one.
+    /// the next one, `contents` what is behind it.
     #[inline]
-    pub(super) fn prepare(&mut self, wanted: u64, header: &mut Header, bytes: usize) {
+    pub(super) fn prepare(
+        &mut self,
+        wanted: u64,
+        header: &mut Header,
+        bytes: usize,
+        contents: &mut Option<Contents>,
+    ) {
         let wanted = wanted.min(BURST as u64) as usize;
         while self.unsent.len() < wanted {
             let Some(mut mbuf) = self.port.alloc(self.peer) else {
                 break;
             };
             self.emit(header, &mut mbuf, bytes);
+            if let Some(contents) = contents {
+                contents.fill(&mut mbuf.buffer_mut()[..bytes]);
+            }
             header.message = header.message.wrapping_add(1);
             if let Err(mbuf) = self.unsent.push(mbuf) {
                 self.port.free(mbuf);
@@ -249,38 +250,34 @@ impl Station {
         mbuf.set_len(bytes);
     }
 
-    /// Takes a burst of frames, tells of each, and gives how many there were.
+    /// Takes a burst of frames, tells of each, with its header if one of us sent it, and gives how
+    /// many there were.
     #[inline]
     ///
     /// # Errors
     /// The port failed.
-    pub(super) fn take(&mut self, mut tell: impl FnMut(Taken)) -> Result<u64> {
+    pub(super) fn take(&mut self, mut tell: impl FnMut(&[u8], Option<Header>)) -> Result<u64> {
         self.tend()?;
         let count = self.port.rx_burst(&mut self.received, BURST);
         while let Some(mbuf) = self.received.pop() {
-            tell(Taken {
-                bytes: mbuf.len(),
-                header: Header::parse(mbuf.bytes(), self.ethertype),
-            });
+            tell(mbuf.bytes(), Header::parse(mbuf.bytes(), self.ethertype));
             self.port.free(mbuf);
         }
         Ok(count as u64)
     }
 
-    /// Sends a burst of frames back to where they came from, and gives how many there were.
+    /// Sends a burst of frames back to where they came from, tells how long each is, and gives how
+    /// many there were.
     #[inline]
     ///
     /// # Errors
     /// The port failed, or takes nothing.
-    pub(super) fn send_back(&mut self, mut tell: impl FnMut(Taken)) -> Result<u64> {
+    pub(super) fn send_back(&mut self, mut tell: impl FnMut(usize)) -> Result<u64> {
         self.tend()?;
         let count = self.port.rx_burst(&mut self.received, BURST);
         while let Some(mbuf) = self.received.pop() {
             let answered = self.answer(mbuf.bytes());
-            tell(Taken {
-                bytes: mbuf.len(),
-                header: None,
-            });
+            tell(mbuf.len());
             self.port.free(mbuf);
             answered?;
         }

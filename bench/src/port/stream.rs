@@ -2,15 +2,27 @@
 
 use std::time::{Duration, Instant};
 
+use super::contents::{self, Contents};
 use super::report::{PortReport, Traffic};
-use super::station::{Station, Taken};
+use super::station::Station;
 use crate::control::{Header, Idle};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::latency::Limit;
 
 /// Sends frames until the limit.
-pub(super) fn send(station: &mut Station, frame_bytes: usize, limit: &Limit) -> Result<PortReport> {
+pub(super) fn send(
+    station: &mut Station,
+    frame_bytes: usize,
+    mut contents: Option<Contents>,
+    limit: &Limit,
+) -> Result<PortReport> {
     station.check(frame_bytes)?;
+    if contents.is_some() && frame_bytes < contents::SHORTEST_BYTES {
+        return Err(Error::Usage(format!(
+            "--size {frame_bytes}: a filled frame has {} bytes or more",
+            contents::SHORTEST_BYTES
+        )));
+    }
     let mut header = Header::first_of_run();
     let dropped_before = station.dropped();
     let start = Instant::now();
@@ -18,7 +30,7 @@ pub(super) fn send(station: &mut Station, frame_bytes: usize, limit: &Limit) -> 
     let mut idle = Idle::default();
     while !limit.is_over(now - start, sent) {
         let wanted = limit.messages.map_or(u64::MAX, |frames| frames - sent);
-        station.prepare(wanted, &mut header, frame_bytes);
+        station.prepare(wanted, &mut header, frame_bytes, &mut contents);
         let taken = station.flush()?;
         sent += taken;
         if taken > 0 {
@@ -41,15 +53,22 @@ pub(super) fn send(station: &mut Station, frame_bytes: usize, limit: &Limit) -> 
 }
 
 /// Counts frames until the limit.
-pub(super) fn receive(station: &mut Station, limit: &Limit) -> Result<PortReport> {
+pub(super) fn receive(
+    station: &mut Station,
+    mut contents: Option<Contents>,
+    limit: &Limit,
+) -> Result<PortReport> {
     let mut traffic = Traffic::default();
     let mut serials = Serials::default();
     let mut clock = Clock::default();
     while !clock.is_over(limit, traffic.frames) {
         let (mut bytes, before) = (0, traffic.frames);
-        traffic.frames += station.take(|taken: Taken| {
-            bytes += taken.bytes as u64;
-            serials.see(taken.header);
+        traffic.frames += station.take(|frame: &[u8], header| {
+            bytes += frame.len() as u64;
+            serials.see(header);
+            if let (Some(contents), Some(_)) = (&mut contents, header) {
+                contents.take(frame);
+            }
         })?;
         traffic.bytes += bytes;
         if traffic.frames > before {
@@ -58,6 +77,7 @@ pub(super) fn receive(station: &mut Station, limit: &Limit) -> Result<PortReport
     }
     let mut report = PortReport::of_stream("receive", station, &traffic);
     report.lost = serials.lost();
+    report.damaged = contents.map(|contents| contents.damaged());
     Ok(report)
 }
 
@@ -179,12 +199,14 @@ mod tests {
     #[test]
     fn what_one_end_sends_the_other_one_counts() {
         let (mut near, mut far) = pair("port-stream");
-        for frame_bytes in [60, 1500] {
+        for (frame_bytes, filled) in [(60, false), (1500, false), (60, true), (1500, true)] {
+            let contents = || filled.then(Contents::new);
             let (sent, seen) = std::thread::scope(|scope| {
-                let seen = scope.spawn(|| receive(&mut far, &limit(5000)).unwrap());
-                let sent = send(&mut near, frame_bytes, &limit(5000)).unwrap();
+                let seen = scope.spawn(|| receive(&mut far, contents(), &limit(5000)).unwrap());
+                let sent = send(&mut near, frame_bytes, contents(), &limit(5000)).unwrap();
                 (sent, seen.join().unwrap())
             });
+            assert_eq!((seen.damaged, sent.damaged), (filled.then_some(0), None));
             assert_eq!((sent.frames, seen.frames), (5000, 5000));
             assert_eq!(seen.bytes, 5000 * frame_bytes as u64);
             assert_eq!((seen.lost, sent.lost), (Some(0), None));
@@ -193,9 +215,23 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_that_nobody_filled_is_damaged() {
+        let (mut near, mut far) = pair("port-unfilled");
+        let seen = std::thread::scope(|scope| {
+            let contents = Some(Contents::new());
+            let seen = scope.spawn(|| receive(&mut far, contents, &limit(100)).unwrap());
+            send(&mut near, 60, None, &limit(100)).unwrap();
+            seen.join().unwrap()
+        });
+        assert_eq!((seen.frames, seen.damaged), (100, Some(100)));
+        let error = send(&mut near, 26, Some(Contents::new()), &limit(1)).unwrap_err();
+        assert!(error.to_string().contains("27 bytes"), "{error}");
+    }
+
+    #[test]
     fn frames_longer_than_the_port_carries_are_refused() {
         let (mut near, _far) = pair("port-long");
-        let error = send(&mut near, 60_000, &limit(1)).unwrap_err();
+        let error = send(&mut near, 60_000, None, &limit(1)).unwrap_err();
         assert!(error.to_string().contains("60000"), "{error}");
     }
 }
