@@ -47,7 +47,7 @@ fn measure(cores: Cores, duration: Duration) -> Result<f64> {
         pin(cores.near)?;
         let mut slices = Vec::new();
         let (start, mut last) = (Instant::now(), 0);
-        'slices: while start.elapsed() < duration {
+        'slices: loop {
             let begun = Instant::now();
             for _ in 0..SLICE {
                 pass(&there, last + 1);
@@ -57,6 +57,9 @@ fn measure(cores: Cores, duration: Duration) -> Result<f64> {
                 }
             }
             slices.push(begun.elapsed());
+            if start.elapsed() >= duration {
+                break;
+            }
         }
         drop(over);
         match far.join() {
