@@ -23,7 +23,22 @@ impl Census {
                 .count(),
         })
     }
+
+    /// Of this thread alone. One that was joined is still shown for a moment.
+    pub(crate) fn take_alone() -> Result<Self, Failure> {
+        let begun = Instant::now();
+        loop {
+            let census = Self::take()?;
+            if census.threads == 1 || begun.elapsed() > LINGERING {
+                return Ok(census);
+            }
+            std::thread::yield_now();
+        }
+    }
 }
+
+/// How long a thread that was joined may still be shown.
+const LINGERING: Duration = Duration::from_secs(5);
 
 /// Resident memory in KiB.
 fn resident_kib() -> Result<u64, Failure> {

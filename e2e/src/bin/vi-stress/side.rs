@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 pub(crate) fn run(run: &Run) -> Result<(), Failure> {
     // A NIC that was open once keeps its place in the process, and an event of the system with it.
     drop(open(&run.nic)?);
-    let before = Census::take()?;
+    let before = Census::take_alone()?;
     let nic = open(&run.nic)?;
     let events = Events::default();
     let noted = events.clone();
@@ -55,7 +55,7 @@ pub(crate) fn run(run: &Run) -> Result<(), Failure> {
     tell("resident_last_minute_kib", last_kib);
     let common = Arc::try_unwrap(common).map_err(|_| "a thread keeps what is everybody's")?;
     clear(common, nic, run.among_others)?;
-    let after = Census::take()?;
+    let after = Census::take_alone()?;
     if after != before {
         return Err(format!("{before:?} before the run, {after:?} after it").into());
     }
