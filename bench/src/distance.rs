@@ -8,15 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::cli::{Cores, DistanceOptions};
 use crate::error::{Error, Result};
-use crate::floor::{Line, Over, pass};
+use crate::floor::{Line, Over, next, pass};
 use crate::process::pin;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::AtomicBool;
 
 /// Round trips between two readings of the clock.
 const SLICE: u64 = 1000;
-
-/// Looks without news before an end asks whether the other one is there still.
-const LOOKS: u32 = 1 << 16;
 
 /// Prints it.
 pub(crate) fn run(options: &DistanceOptions) -> Result<()> {
@@ -37,7 +34,7 @@ fn measure(cores: Cores, duration: Duration) -> Result<f64> {
             let _over = Over(&is_over);
             pin(cores.far)?;
             let mut last = 0;
-            while let Some(word) = next(&there, last, &is_over) {
+            while let Some(word) = next(&there, last, &is_over, false) {
                 last = word;
                 pass(&back, word);
             }
@@ -51,7 +48,7 @@ fn measure(cores: Cores, duration: Duration) -> Result<f64> {
             let begun = Instant::now();
             for _ in 0..SLICE {
                 pass(&there, last + 1);
-                match next(&back, last, &is_over) {
+                match next(&back, last, &is_over, false) {
                     Some(word) => last = word,
                     None => break 'slices,
                 }
@@ -70,27 +67,6 @@ fn measure(cores: Cores, duration: Duration) -> Result<f64> {
     slices.sort_unstable();
     let median = slices.get(slices.len() / 2).copied().unwrap_or_default();
     Ok(median.as_nanos() as f64 / SLICE as f64)
-}
-
-/// Waits for another word than this; none if the other end is gone.
-#[inline]
-fn next(line: &Line, last: u64, is_over: &AtomicBool) -> Option<u64> {
-    let mut looks = 0;
-    loop {
-        // Acquire: partner of the Release in `pass`.
-        let word = line.0.load(Ordering::Acquire);
-        if word != last {
-            return Some(word);
-        }
-        looks += 1;
-        if looks == LOOKS {
-            looks = 0;
-            // Relaxed: the flag carries no data.
-            if is_over.load(Ordering::Relaxed) {
-                return None;
-            }
-        }
-    }
 }
 
 #[cfg(test)]

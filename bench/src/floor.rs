@@ -46,31 +46,6 @@ struct Way {
 }
 
 impl Way {
-    /// Waits for another word than this; none if the round is over.
-    #[inline]
-    fn next(&self, line: &Line, last: u64, gives_way: bool) -> Option<u64> {
-        let mut looks = 0;
-        loop {
-            // Acquire: partner of the Release in `pass`.
-            let word = line.0.load(Ordering::Acquire);
-            if word != last {
-                return Some(word);
-            }
-            looks += 1;
-            if looks == LOOKS {
-                looks = 0;
-                // Relaxed: the flag carries no data.
-                if self.is_over.load(Ordering::Relaxed) {
-                    return None;
-                }
-                if gives_way {
-                    thread::yield_now();
-                }
-            }
-            spin_loop();
-        }
-    }
-
     fn relay(&self) {
         let (mut there, mut back) = (0, 0);
         while !self.is_over.load(Ordering::Relaxed) {
@@ -85,6 +60,31 @@ impl Way {
                 pass(&self.to_near, word);
             }
         }
+    }
+}
+
+/// Waits for another word than this; none if the round is over.
+#[inline]
+pub(crate) fn next(line: &Line, last: u64, is_over: &AtomicBool, gives_way: bool) -> Option<u64> {
+    let mut looks = 0;
+    loop {
+        // Acquire: partner of the Release in `pass`.
+        let word = line.0.load(Ordering::Acquire);
+        if word != last {
+            return Some(word);
+        }
+        looks += 1;
+        if looks == LOOKS {
+            looks = 0;
+            // Relaxed: the flag carries no data.
+            if is_over.load(Ordering::Relaxed) {
+                return None;
+            }
+            if gives_way {
+                thread::yield_now();
+            }
+        }
+        spin_loop();
     }
 }
 
@@ -133,7 +133,7 @@ impl Floor {
             let far = scope.spawn(|| {
                 pin(self.ends.far)?;
                 let mut last = 0;
-                while let Some(word) = way.next(&way.to_far, last, shares) {
+                while let Some(word) = next(&way.to_far, last, &way.is_over, shares) {
                     last = word;
                     pass(&way.from_far, word);
                 }
@@ -147,7 +147,7 @@ impl Floor {
                 && !far.is_finished()
             {
                 pass(&way.to_relay, pinged.round_trips + 1);
-                if way.next(&way.to_near, pinged.round_trips, shares).is_none() {
+                if next(&way.to_near, pinged.round_trips, &way.is_over, shares).is_none() {
                     break;
                 }
                 let now = Instant::now();
