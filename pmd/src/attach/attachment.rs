@@ -155,6 +155,12 @@ impl Attachment {
         }
     }
 
+    /// Which VI is served in a place, by its handle here.
+    pub(crate) fn served_at(&self, place: ViIndex) -> Option<u64> {
+        let local = self.vis.get(place.0 as usize)?.as_ref()?;
+        Some(local.handle)
+    }
+
     /// Serves a VI no more; gives the completion queues that it reported to.
     pub(crate) fn remove(&mut self, vi: ViIndex) -> [Option<&'static CqShared>; 2] {
         match self.vis.get_mut(vi.0 as usize).and_then(Option::take) {

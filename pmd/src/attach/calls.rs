@@ -355,13 +355,22 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
             return Err(error);
         }
     }
+    take_down(vi, handle);
+    Ok(())
+}
+
+/// Ends here what the process has destroyed, unless another VI has its place by now: whoever made that did this.
+fn take_down(vi: &'static ViShared, handle: u64) {
+    let device = vi.device;
     let mut ended = Vec::new();
     if let Some(driver) = device.hold().as_mut() {
-        crate::control::detach_local(vi, driver, &mut ended);
+        let attachment = driver.attachment();
+        if attachment.is_some_and(|a| a.served_at(vi.index) == Some(handle)) {
+            crate::control::detach_local(vi, driver, &mut ended);
+        }
     }
     device.wake_sleepers();
     notify::settle(ended);
-    Ok(())
 }
 
 fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {

@@ -63,9 +63,8 @@ pub(crate) fn adopt_vi(
 ) -> Outcome<u64> {
     let index = calls::index_of(remote);
     let mut held = device.hold();
-    let attachment = held
+    let driver = held
         .as_mut()
-        .and_then(Driver::attachment)
         .filter(|_| device.instances.is_open(instance))
         .ok_or(ControlError::InvalidParameter)?;
     let (_, tag) = check_settings(device, settings)?;
@@ -75,6 +74,13 @@ pub(crate) fn adopt_vi(
         .vis
         .get_or_make(index, || ViShared::new(device, index, depth))
         .ok_or(ControlError::Resource)?;
+    let mut ended = Vec::new();
+    let served = |driver: &mut Driver| driver.attachment()?.served_at(vi.index);
+    if served(driver).is_some() {
+        // The process has destroyed it, and whoever asked for that is on the way back.
+        detach_local(vi, driver, &mut ended);
+    }
+    let attachment = driver.attachment().ok_or(ControlError::InvalidParameter)?;
     attributes::note(vi, settings, tag);
     device.regions.use_tag(tag.number());
     vi.remote.store(remote, Ordering::Relaxed);
@@ -83,6 +89,8 @@ pub(crate) fn adopt_vi(
     let [send_cq, recv_cq] = cqs;
     attachment.add(vi, handle, remote, (send_cq, recv_cq));
     drop(held);
+    device.wake_sleepers();
+    notify::settle(ended);
     tell_leniency(device, tag);
     Ok(handle)
 }

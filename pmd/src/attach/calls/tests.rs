@@ -145,6 +145,30 @@ fn what_ends_with_the_process_ends_well() {
     assert_eq!(nic::close(nic), Ok(()));
 }
 
+/// One thread has had the process destroy a VI, and another one makes the next, which the process puts in the same
+/// place, before the first one comes back.
+#[test]
+fn a_vi_in_the_place_of_another_is_not_ended_with_it() {
+    let process = Mortal::new("place", |r| matches!(r, Request::Disconnect { .. }));
+    let (nic, ptag, first) = vi_and_tag_of(&process, "PLACE");
+    let place = crate::vi::vi_of(first).unwrap();
+    place.retire();
+    let settings = ViSettings {
+        ptag,
+        reliability: 2,
+        max_transfer_bytes: 4096,
+        ..ViSettings::default()
+    };
+    let second = nic::create_vi(nic, &settings, 0, 0).unwrap();
+    assert!(place.is_live(second));
+    take_down(place, first);
+    assert_eq!(nic::disconnect(second), Ok(()));
+    assert_eq!(nic::destroy_ptag(nic, ptag), Err(ControlError::Resource));
+    assert_eq!(nic::destroy_vi(second), Ok(()));
+    assert_eq!(nic::destroy_ptag(nic, ptag), Ok(()));
+    assert_eq!(nic::close(nic), Ok(()));
+}
+
 /// A tag that something has is not ended, whoever looks.
 #[test]
 fn a_tag_in_use_stays_when_the_process_is_gone() {
