@@ -237,6 +237,13 @@ pub enum DpdkError {
     },
     /// Something about the interface behind the device.
     Interface(AfPacketError),
+    /// The socket by which memif's ends find each other cannot be had.
+    Socket {
+        /// The device.
+        device: String,
+        /// Why not.
+        error: std::io::Error,
+    },
     /// Any other refusal.
     Dpdk {
         /// What was asked.
@@ -331,6 +338,14 @@ impl fmt::Display for DpdkError {
                  rx_frames or tx_frames"
             ),
             Self::Interface(error) => error.fmt(f),
+            Self::Socket { device, error } if error.kind() == std::io::ErrorKind::AddrInUse => write!(
+                f,
+                "the socket of device {device:?} is another's: name another one with its key socket, or end whoever has \
+                 it (`ss -xlp`)"
+            ),
+            Self::Socket { device, error } => {
+                write!(f, "the socket of device {device:?}: {error}: mend its key socket")
+            }
             Self::Dpdk { call, said } => write!(f, "{call}: {said}"),
         }
     }
@@ -340,6 +355,7 @@ impl std::error::Error for DpdkError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Interface(error) => error.source(),
+            Self::Socket { error, .. } => Some(error),
             _ => None,
         }
     }

@@ -19,12 +19,12 @@ use dpdk_sys::{
 use super::config::{DpdkError, RINGS, Said};
 use super::eal::{self, Eal};
 use super::log::{self, Mark};
+use super::memif::{self, ControlChannel, Wish};
 use super::pool::Pool;
 use super::rings::End;
 use crate::af_packet::is_station;
 use crate::port::MacBytes;
 
-const MEMIF: &str = "net_memif";
 /// Bytes of a slot of memif.
 pub(super) const MEMIF_SLOT_BYTES: u32 = 2304;
 
@@ -57,7 +57,7 @@ pub(super) enum Kind {
 impl Kind {
     fn of(driver: &str) -> Self {
         match driver {
-            MEMIF => Self::Memif,
+            memif::DRIVER => Self::Memif,
             "net_ring" | "net_null" => Self::Memory,
             "net_af_packet" => Self::AfPacket,
             _ => Self::Other,
@@ -72,7 +72,7 @@ struct Quiet(bool);
 impl Quiet {
     /// For memif; others have their interrupts. The caller handles devices.
     fn around(device: &str) -> Self {
-        let is_memif = device.starts_with(MEMIF);
+        let is_memif = device.starts_with(memif::DRIVER);
         // SAFETY: EAL runs, this thread handles devices, and it is not the interrupt thread.
         Self(is_memif && unsafe { dpdk_sys_hold_interrupts() } == 0)
     }
@@ -125,6 +125,8 @@ pub(super) struct Device {
     pub(super) name: String,
     origin: Origin,
     started: bool,
+    /// Of memif.
+    control: Option<ControlChannel>,
 }
 
 /// Frames that the queues hold.
@@ -138,7 +140,7 @@ pub(super) struct Depths {
 /// goes into several of them, of which DPDK 22.11 sends the first even if there is no room for the next: what the other
 /// end reads then is without end.
 fn with_slots(device: &str) -> String {
-    match device.starts_with(MEMIF) && !device.contains(",bsize=") {
+    match device.starts_with(memif::DRIVER) && !device.contains(",bsize=") {
         true => format!("{device},bsize={MEMIF_SLOT_BYTES}"),
         false => device.to_owned(),
     }
@@ -168,10 +170,10 @@ impl Device {
         pool: impl FnOnce() -> Result<Pool, DpdkError>,
     ) -> Result<Self, DpdkError> {
         let mark = log::mark();
-        let (port, origin) = match device.strip_prefix(RINGS) {
+        let (port, origin, control) = match device.strip_prefix(RINGS) {
             Some(name) => {
                 let end = End::take(name, frames, pool)?;
-                (end.make_port(mark)?, Origin::Rings(end))
+                (end.make_port(mark)?, Origin::Rings(end), None)
             }
             None => Self::find_or_add(device, mark)?,
         };
@@ -186,19 +188,34 @@ impl Device {
             name: device.to_owned(),
             origin,
             started: false,
+            control,
         })
     }
 
-    fn find_or_add(device: &str, mark: Mark) -> Result<(u16, Origin), DpdkError> {
+    fn find_or_add(
+        device: &str,
+        mark: Mark,
+    ) -> Result<(u16, Origin, Option<ControlChannel>), DpdkError> {
         let name = device.split(',').next().unwrap_or(device);
         if let Some(port) = port_by_name(name) {
-            return Ok((port, Origin::Found));
+            if device.starts_with(memif::DRIVER) && !taken().contains(&port) {
+                return Err(DpdkError::BadConfig {
+                    key: "device",
+                    reason: "must have the keys of its net_memif, which is not to be named in args",
+                });
+            }
+            return Ok((port, Origin::Found, None));
         }
         let no_device = |said| DpdkError::NoDevice {
             device: device.to_owned(),
             said,
         };
-        let words = CString::new(with_slots(device))
+        let control = ControlChannel::prepare(device).map_err(|error| DpdkError::Socket {
+            device: device.to_owned(),
+            error,
+        })?;
+        let words = control.as_ref().map_or(device, ControlChannel::words);
+        let words = CString::new(with_slots(words))
             .map_err(|_| no_device(eal::said(libc::EINVAL, mark)))?;
         let before = ports();
         let _quiet = Quiet::around(device);
@@ -211,7 +228,7 @@ impl Device {
         }
         let added = ports().difference(&before).next().copied();
         match port_by_name(name).or(added) {
-            Some(port) => Ok((port, Origin::Added)),
+            Some(port) => Ok((port, Origin::Added, control)),
             None => Err(no_device(eal::said(libc::ENODEV, mark))),
         }
     }
@@ -401,6 +418,24 @@ impl Device {
         self.started
     }
 
+    /// Lets memif find its other end; the device is started.
+    pub(super) fn begin(&mut self) -> Result<(), DpdkError> {
+        let begun = match &mut self.control {
+            Some(control) => control.begin(self.eal),
+            None => Ok(()),
+        };
+        begun.map_err(|error| DpdkError::Socket {
+            device: self.name.clone(),
+            error,
+        })
+    }
+
+    /// What memif wants of the caller, who runs no burst while he asks.
+    pub(super) fn wish(&self) -> Wish {
+        let control = self.control.as_ref();
+        control.map_or_else(Wish::default, ControlChannel::look)
+    }
+
     pub(super) fn is_rings(&self) -> bool {
         matches!(self.origin, Origin::Rings(_))
     }
@@ -426,6 +461,9 @@ impl Drop for Device {
         if self.eal.is_forked() {
             return;
         }
+        // memif's server cannot do with clients once it is removed: whoever came then would be answered out of memory
+        // that is gone.
+        self.control = None;
         let _control = self.eal.control();
         self.stop();
         let _quiet = Quiet::around(&self.name);
@@ -433,7 +471,8 @@ impl Drop for Device {
             (Origin::Found, _) => {}
             // SAFETY: the port is stopped; what it still held goes back to its pool. This thread handles devices.
             (_, Ok(info)) if !info.device.is_null() => unsafe {
-                rte_dev_remove(info.device);
+                // memif's server misses its file, which is gone since long.
+                log::expecting_failure(|| rte_dev_remove(info.device));
             },
             // SAFETY: as above.
             _ => unsafe {

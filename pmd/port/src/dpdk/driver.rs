@@ -5,7 +5,6 @@ use core::ptr::NonNull;
 use core::slice;
 use std::collections::VecDeque;
 use std::io;
-use std::time::Instant;
 
 use dpdk_sys::{
     DPDK_SYS_BURST_MAX, dpdk_sys_alloc_bulk, dpdk_sys_caller, dpdk_sys_frame, dpdk_sys_free_bulk,
@@ -27,15 +26,6 @@ const TAG_BYTES: usize = 4;
 /// Buffers that go from and to the pool at a time.
 pub(super) const BULK: usize = 32;
 const _: () = assert!(BULK <= DPDK_SYS_BURST_MAX as usize && BURST <= DPDK_SYS_BURST_MAX as usize);
-
-/// What makes a device that lost its other end find another one.
-#[derive(Debug)]
-pub(super) enum Renewal {
-    /// It does so by itself, or never.
-    Never,
-    /// Stopping and starting it, not before this moment.
-    NotBefore(Instant),
-}
 
 /// Who bursts, to DPDK: as an lcore of its own, if there was one left.
 #[derive(Debug)]
@@ -85,7 +75,8 @@ pub struct DpdkPort {
     pub(super) own_first: bool,
     pub(super) link_up: bool,
     pub(super) link_changes: u64,
-    pub(super) renewal: Renewal,
+    /// The other end's memory goes: no burst runs, and the link is down.
+    pub(super) held: bool,
     /// The device holds no buffer between two bursts, so that lost ones can be told.
     pub(super) accountable: bool,
     /// Bursts that were given up and whose buffers were looked for.
@@ -268,7 +259,7 @@ impl DpdkPort {
         {
             added += self.hand_out(mbuf, batch);
         }
-        if !self.device.is_started() {
+        if self.held || !self.device.is_started() {
             return added;
         }
         for _ in 0..self.queues {
@@ -473,8 +464,8 @@ impl Port for DpdkPort {
     }
 
     fn upkeep(&mut self) {
+        self.heed();
         self.look_at_link();
-        self.renew();
         self.recover();
         self.return_buffers();
         self.device_counts.refresh();

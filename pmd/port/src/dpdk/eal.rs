@@ -6,7 +6,10 @@ use std::process;
 use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread;
 
-use dpdk_sys::{dpdk_sys_errno, rte_eal_init, rte_strerror};
+use dpdk_sys::{
+    dpdk_sys_errno, dpdk_sys_hold_interrupts, dpdk_sys_release_interrupts, rte_eal_init,
+    rte_strerror,
+};
 
 use super::config::{DpdkError, EalConfig, Said};
 use super::log::{self, Mark};
@@ -194,6 +197,19 @@ impl Eal {
     /// True in a child of the process that started it, which may use nothing of it.
     pub(super) fn is_forked(&self) -> bool {
         self.pid != process::id()
+    }
+
+    /// True once its interrupt thread has ended what it was at, `false` if it did not within a second. The caller does
+    /// not handle devices.
+    pub(super) fn interrupts_passed(&self) -> bool {
+        let _control = self.control();
+        // SAFETY: EAL runs, this thread handles devices, and it is not the interrupt thread.
+        let passed = unsafe { dpdk_sys_hold_interrupts() } == 0;
+        if passed {
+            // SAFETY: it is held.
+            unsafe { dpdk_sys_release_interrupts() };
+        }
+        passed
     }
 
     /// Makes this thread the one that handles devices, until the guard is dropped.

@@ -16,10 +16,11 @@
 //! 0) is taken out. Frames to our own address are delivered inside the port.
 //!
 //! # What drivers are like
-//! * `net_memif` loses its other end without a word, in the middle of a burst. Such a burst is given up: its frames are
-//!   lost, nothing else. This takes a handler of SIGSEGV and SIGBUS, which passes on what other code causes; a program
-//!   that installs its own later should do so too. A client is stopped and started again until there is a server.
-//!   Frames fit into one of its slots: both ends say the same `bsize`, 2304 unless they say otherwise.
+//! * `net_memif` does not stand it that its other end goes, so a thread of the port's stands between the two; the keys
+//!   `socket` and `socket-abstract` are that thread's. What the other end does to the memory that it shares can still
+//!   make a burst fault. Such a burst is given up: its frames are lost, nothing else. This takes a handler of SIGSEGV
+//!   and SIGBUS, which passes on what other code causes; a program that installs its own later should do so too. Frames
+//!   fit into one of its slots: both ends say the same `bsize`, 2304 unless they say otherwise.
 //! * `net_af_packet` waits in the kernel, in the middle of a burst, while the interface takes no frame. It carries
 //!   frames up to 66 bytes less than its key `framesz`.
 //! * Those on a network interface (`net_af_packet`, `net_af_xdp`, `net_tap`) fail with it, as other ports do.
@@ -49,9 +50,9 @@
 //! | `tx_self` | frames to our own address, delivered inside the port |
 //! | `tx_busy` | bursts of which the device did not take every frame at once |
 //! | `foreign_mbufs` | buffers given to `free` that are not of this port |
-//! | `bursts_given_up` | bursts whose other end went while they ran |
+//! | `bursts_given_up` | bursts that faulted: the other end spoilt the memory that it shares |
 //! | `buffers_recovered` | buffers that such bursts had, found again |
-//! | `restarts` | how often the device was stopped and started to find another end |
+//! | `restarts` | how often a client was started again, for which there was a server |
 //! | `link_changes` | how often the link was found up or down when it was not before |
 //! | `link_up` | 1 while the link is up as of the last [`Port::upkeep`](crate::Port::upkeep), else 0 |
 //! | `promiscuous` | 1 if the device was asked for every frame, since it cannot filter |
@@ -64,6 +65,7 @@ mod device;
 mod driver;
 mod eal;
 mod log;
+mod memif;
 mod open;
 mod pool;
 mod program;

@@ -12,12 +12,11 @@ use super::addresses::{Own, Reception};
 use super::config::{DpdkConfig, DpdkError};
 use super::counts::{Counts, DeviceCounts};
 use super::device::{Depths, Device, Kind, MEMIF_SLOT_BYTES, RX_QUEUE_SETUP, Traits};
-use super::driver::{DpdkPort, Lcore, Renewal};
+use super::driver::{DpdkPort, Lcore};
 use super::eal::{self, Eal};
 use super::log;
 use super::pool::{Buffers, CACHE, Pool};
 use super::program;
-use super::upkeep::AFTER_START;
 use crate::af_packet::link::LinkWatch;
 use crate::af_packet::{
     ETHERNET_HEADER_BYTES, MIN_MTU_BYTES, find_interface, frame_bytes, open_socket,
@@ -221,18 +220,16 @@ impl Opening<'_> {
         self.pool = Some(Arc::clone(&pool));
         device.set_queues_up(queues, depths, &pool)?;
         let started = device.start();
-        // A memif client has nobody to talk to yet: it is started again later.
-        match started {
-            Err(said) if traits.kind != Kind::Memif => Err(DpdkError::Dpdk {
-                call: "starting the device",
-                said,
-            }),
-            _ => Ok(Ready {
-                queues: queues.0,
-                max_frame_bytes,
-                pool,
-            }),
-        }
+        started.map_err(|said| DpdkError::Dpdk {
+            call: "starting the device",
+            said,
+        })?;
+        device.begin()?;
+        Ok(Ready {
+            queues: queues.0,
+            max_frame_bytes,
+            pool,
+        })
     }
 }
 
@@ -285,8 +282,6 @@ impl DpdkPort {
             _ => None,
         };
         let caller = caller(traits.kind)?;
-        let is_client = traits.kind == Kind::Memif
-            && !matches!(opening.device.key("role"), Some("server" | "master"));
         let filter = reception.filter(config.mac);
         let Opening {
             control: _control,
@@ -324,10 +319,7 @@ impl DpdkPort {
             own_first: false,
             link_up: false,
             link_changes: 0,
-            renewal: match is_client {
-                true => Renewal::NotBefore(Instant::now() + AFTER_START),
-                false => Renewal::Never,
-            },
+            held: false,
             accounted: 0,
             counts: Counts::default(),
         };

@@ -1,20 +1,14 @@
 //! What a port does beside its bursts: it looks at the link, starts a device again, and finds lost buffers.
 
-use std::collections::HashSet;
-use std::time::{Duration, Instant};
-
 use dpdk_sys::{
     dpdk_sys_alloc_bulk, dpdk_sys_frame, dpdk_sys_free_bulk, dpdk_sys_recover, dpdk_sys_rx_burst,
 };
+use std::collections::HashSet;
 
 use super::addresses::Reception;
-use super::driver::{BULK, DpdkPort, Renewal};
+use super::driver::{BULK, DpdkPort};
 use crate::af_packet::frame_bytes;
 use crate::mbuf::BURST;
-
-/// How long a device is left alone that found no other end, and one that was started and may find one.
-const AFTER_FAILURE: Duration = Duration::from_millis(100);
-pub(super) const AFTER_START: Duration = Duration::from_secs(1);
 
 impl DpdkPort {
     /// Drops what stands in a ring for a port that was at our end before us.
@@ -48,31 +42,20 @@ impl DpdkPort {
                 self.tx_limit_bytes = limit.min(self.capabilities.max_frame_bytes);
                 link.now().running
             }
-            Reception::Device(_) => self.device.is_started() && self.device.link_is_up(),
+            Reception::Device(_) => {
+                !self.held && self.device.is_started() && self.device.link_is_up()
+            }
         };
-        if self.link_up && !up {
-            self.delay_renewal(Duration::ZERO);
-        }
         self.set_link(up);
     }
 
-    fn delay_renewal(&mut self, by: Duration) {
-        if let Renewal::NotBefore(moment) = &mut self.renewal {
-            *moment = Instant::now() + by;
-        }
-    }
-
-    /// Starts a device again that does not find another end by itself.
-    pub(super) fn renew(&mut self) {
-        if let Renewal::NotBefore(moment) = self.renewal
-            && !self.link_up
-            && Instant::now() >= moment
-        {
+    /// Does what memif's control channel wants: holds still while the other end's memory goes, and starts a client for
+    /// which there is a server.
+    pub(super) fn heed(&mut self) {
+        let wish = self.device.wish();
+        self.held = wish.hold;
+        if wish.start {
             self.counts.restarts += u64::from(self.device.restart());
-            self.delay_renewal(match self.device.is_started() {
-                true => AFTER_START,
-                false => AFTER_FAILURE,
-            });
         }
     }
 
