@@ -321,6 +321,7 @@ impl Engine {
         };
         let Some(message) = ep.rx.message else {
             self.counters.count(Counter::DropNoContext);
+            self.begin_lost(now_ns, vi, iu, host);
             return false;
         };
         let fc = &frame.fc;

@@ -7,7 +7,7 @@ use fcvi_frame::reason::MessageReason;
 
 use crate::answer::Response;
 use crate::counters::Counter;
-use crate::endpoint::{Level, RxKind};
+use crate::endpoint::{Level, Phase, RxKind};
 use crate::engine::{Engine, ViIndex};
 use crate::host::{AsyncError, Claim, Completion, Host, Status};
 
@@ -81,6 +81,36 @@ impl Engine {
         self.break_reliable(now_ns, vi, reason, host)
     }
 
+    /// A frame came of a message of which the first never did: as with any gap the message is lost, and at a reliable
+    /// level there is nothing to wait for.
+    #[cold]
+    pub(super) fn begin_lost<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        iu: &IuView<'_>,
+        host: &mut H,
+    ) {
+        let window = self.config.message_window;
+        let Some(ep) = self.endpoint(vi) else {
+            return;
+        };
+        let ahead = iu.header.msg_id.wrapping_sub(ep.rx.expected);
+        if ep.params.level == Level::UnreliableDelivery || ahead > window {
+            return;
+        }
+        if matches!(ep.phase, Phase::AwaitResponse3(_)) {
+            // The first message implies RESP3 [FCVI P-12].
+            self.client_connected(vi, host);
+        }
+        if ahead > 0 {
+            self.messages_lost(now_ns, vi, ahead, iu, host);
+        } else {
+            self.counters.add(Counter::IncompleteMessages, 1);
+            self.never_began(now_ns, vi, iu, AsyncError::RdmaWriteAbort, host);
+        }
+    }
+
     /// Messages between the expected one and this one never came. True if the VI goes on.
     #[cold]
     pub(super) fn messages_lost<H: Host>(
@@ -95,14 +125,25 @@ impl Engine {
         if self.level_of(vi) == Some(Level::UnreliableDelivery) {
             return true;
         }
-        // The loss is told by the receive descriptor that is next, if this
-        // message would have taken one; else by an async error.
+        self.never_began(now_ns, vi, iu, AsyncError::RdmaTransport, host)
+    }
+
+    /// Tells of what is missing before a frame and breaks: by the receive descriptor that is next, if the frame's message
+    /// takes one, else by an async error. Always false: the VI does not go on.
+    fn never_began<H: Host>(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        iu: &IuView<'_>,
+        error: AsyncError,
+        host: &mut H,
+    ) -> bool {
         let wants_descriptor = iu.header.opcode == Opcode::SendRequest
             || iu.header.flags & message_request::IMMEDIATE != 0;
         if wants_descriptor && host.claim_receive(vi) != Claim::Empty {
             complete_error(vi, Status::TRANSPORT, false, host);
         } else {
-            host.report(vi, AsyncError::RdmaTransport);
+            host.report(vi, error);
         }
         self.break_reliable(now_ns, vi, MessageReason::MessageLost, host)
     }

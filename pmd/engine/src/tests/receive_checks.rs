@@ -62,7 +62,11 @@ struct Case {
 
 impl Case {
     fn new(len: usize) -> Self {
-        let (mut net, a, b) = Net::connected(RD);
+        Self::at(RD, len)
+    }
+
+    fn at(level: Level, len: usize) -> Self {
+        let (mut net, a, b) = Net::connected(level);
         let data: Vec<u8> = (0..len).map(|n| (n % 251) as u8).collect();
         net.post_receive(SERVER, b, len as u32);
         net.wire.cut = true;
@@ -221,9 +225,18 @@ fn messages_of_the_past_and_of_the_far_future() {
 
 #[test]
 fn further_frames_without_their_first() {
-    let mut case = Case::new(5000);
+    let mut case = Case::at(UD, 5000);
     for at in [1, 2] {
         let frame = case.frames[at].clone();
+        case.dropped(&frame, Counter::DropNoContext, "no message is open");
+    }
+    case.arrives(0);
+    // Where nothing may be missing it must be one of the message that is next, or of one not far behind it: any other was
+    // late, or is nobody's.
+    let mut case = Case::new(5000);
+    let window = case.net.nodes[SERVER].engine.config().message_window;
+    for ahead in [0u32.wrapping_sub(1), 1 << 31, window + 1] {
+        let frame = edited(&case.frames[1].clone(), Eof::N, |f| add(f, MSG_ID, ahead));
         case.dropped(&frame, Counter::DropNoContext, "no message is open");
     }
     case.arrives(0);

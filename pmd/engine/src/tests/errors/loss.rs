@@ -58,6 +58,8 @@ fn frame_missing_rd() {
     frame_missing(RD, false, 1, None).breaks(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
     let failed = remote_write_failed(0, INCOMPLETE);
     frame_missing(RD, true, 1, Some(1)).breaks(&[sent(0, 6000)], &[failed]);
+    let failed = receive_failed(0, Status::TRANSPORT);
+    frame_missing(RD, false, 0, None).breaks(&[sent(0, 6000)], &[failed]);
     let mut case = frame_missing(RD, false, 2, None);
     case.net.advance(2 * S);
     case.breaks(&[sent(0, 6000)], &[receive_failed(0, INCOMPLETE)]);
@@ -77,6 +79,8 @@ fn frame_missing_rr() {
     frame_missing(RR, false, 1, None).breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
     let failed = remote_write_failed(0, INCOMPLETE);
     frame_missing(RR, true, 1, Some(1)).breaks(&[FAILED], &[failed]);
+    let failed = receive_failed(0, Status::TRANSPORT);
+    frame_missing(RR, false, 0, None).breaks(&[FAILED], &[failed]);
     let mut case = frame_missing(RR, false, 2, None);
     case.net.advance(2 * S);
     case.breaks(&[FAILED], &[receive_failed(0, INCOMPLETE)]);
@@ -87,6 +91,7 @@ fn frame_missing_rr() {
 
 #[test]
 fn frame_missing_in_write_ud() {
+    frame_missing(UD, true, 0, None).goes_on(&[sent(0, 6000)], &[]);
     frame_missing(UD, true, 1, None).goes_on(&[sent(0, 6000)], &[]);
     let mut case = frame_missing(UD, true, 2, None);
     case.net.advance(2 * S);
@@ -97,6 +102,8 @@ fn frame_missing_in_write_ud() {
 #[test]
 fn frame_missing_in_write_rd() {
     let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    frame_missing(RD, true, 0, None).breaks(&[sent(0, 6000)], &[aborted]);
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
     frame_missing(RD, true, 1, None).breaks(&[sent(0, 6000)], &[aborted]);
     let aborted = Event::Async(AsyncError::RdmaWriteAbort);
     let mut case = frame_missing(RD, true, 2, None);
@@ -106,6 +113,8 @@ fn frame_missing_in_write_rd() {
 
 #[test]
 fn frame_missing_in_write_rr() {
+    let aborted = Event::Async(AsyncError::RdmaWriteAbort);
+    frame_missing(RR, true, 0, None).breaks(&[FAILED], &[aborted]);
     let aborted = Event::Async(AsyncError::RdmaWriteAbort);
     frame_missing(RR, true, 1, None).breaks(&[FAILED], &[aborted]);
     let aborted = Event::Async(AsyncError::RdmaWriteAbort);

@@ -285,7 +285,7 @@ What P-10 says besides:
 | --- | --- |
 | 1: CRC, SOF, EOF; 2: header size against opcode | `drop_bad_crc`, `drop_malformed`, `drop_bad_iu`. They are for frames that are damaged or forged: whatever was sent once passes them, and the model finds none of these counters moved |
 | 4: a new message while the last one lacks frames | the old one failed (`incomplete_messages`): its FCVI_MSG_ID is older |
-| 5: a further frame while no message is open | `drop_no_context`: there is nothing that it could continue |
+| 5: a further frame while no message is open | `drop_no_context`: there is nothing that it could continue. One of a message that is yet to come shows at the reliable levels that its first frame is missing |
 | 5: RX_ID | not compared: requests have none yet, and answers repeat the OX_ID |
 | 6: abandoned contexts | need no list: a late frame of one has an older FCVI_MSG_ID (`drop_no_context`, `drop_other_message`, `drop_stale_message`), which OpenMessage and OlderMessage are tested for. While the message is still the newest, what is left of it is swallowed (`drop_discarded`) |
 | 7: OX_ID of an acknowledgement | not compared: it is that of the newest frame that came, of whatever message that was, and an acknowledgement that is told again for a stale frame names an exchange that has ended at its originator. What an acknowledgement says is its FCVI_MSG_ID and offset |
