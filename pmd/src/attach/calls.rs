@@ -351,12 +351,26 @@ pub(crate) fn destroy_vi(vi: &'static ViShared, handle: u64) -> Outcome<()> {
         Ok(()) | Err(ControlError::InvalidParameter) => {}
         // Another thread has connected it meanwhile; or the process was not asked.
         Err(error) => {
-            vi.resume(handle);
+            if !resume(vi, handle) {
+                take_down(vi, handle);
+            }
             return Err(error);
         }
     }
     take_down(vi, handle);
     Ok(())
+}
+
+/// Takes back that a VI was retired; false if its opening was closed meanwhile, which did not find it.
+fn resume(vi: &'static ViShared, handle: u64) -> bool {
+    let mut held = vi.device.hold();
+    let attachment = held.as_mut().and_then(Driver::attachment);
+    let is_there = attachment.is_some_and(|a| a.served_at(vi.index) == Some(handle))
+        && vi.device.instances.is_open(vi.instance());
+    if is_there {
+        vi.resume(handle);
+    }
+    is_there
 }
 
 /// Ends here what the process has destroyed, unless another VI has its place by now: whoever made that did this.

@@ -68,7 +68,6 @@ pub(crate) fn adopt_vi(
         .filter(|_| device.instances.is_open(instance))
         .ok_or(ControlError::InvalidParameter)?;
     let (_, tag) = check_settings(device, settings)?;
-    let cqs = resolve_cqs(device, cq_handles)?;
     let depth = device.config.max_descriptors_per_queue;
     let vi = device
         .vis
@@ -81,6 +80,15 @@ pub(crate) fn adopt_vi(
         detach_local(vi, driver, &mut ended);
     }
     let attachment = driver.attachment().ok_or(ControlError::InvalidParameter)?;
+    // Behind that, since it may have been the last to use a completion queue.
+    let cqs = match resolve_cqs(device, cq_handles) {
+        Ok(cqs) => cqs,
+        Err(error) => {
+            drop(held);
+            settle(device, ended);
+            return Err(error);
+        }
+    };
     attributes::note(vi, settings, tag);
     device.regions.use_tag(tag.number());
     vi.remote.store(remote, Ordering::Relaxed);
@@ -89,10 +97,15 @@ pub(crate) fn adopt_vi(
     let [send_cq, recv_cq] = cqs;
     attachment.add(vi, handle, remote, (send_cq, recv_cq));
     drop(held);
-    device.wake_sleepers();
-    notify::settle(ended);
+    settle(device, ended);
     tell_leniency(device, tag);
     Ok(handle)
+}
+
+/// Wakes who sleeps for what has ended; the caller does not hold the turn any more.
+fn settle(device: &'static Device, ended: Vec<Ended>) {
+    device.wake_sleepers();
+    notify::settle(ended);
 }
 
 /// Makes a VI; returns its handle (VIPL 3.2.1). 0 for a completion queue means none.

@@ -340,11 +340,12 @@ impl fmt::Display for DpdkError {
             Self::Interface(error) => error.fmt(f),
             Self::Socket { device, error } if error.kind() == std::io::ErrorKind::AddrInUse => write!(
                 f,
-                "the socket of device {device:?} is another's: name another one with its key socket, or end whoever has \
-                 it (`ss -xlp`)"
+                "the socket of device {device:?} is another's, or a file is there: name another one with its key socket, \
+                 or end whoever has it (`ss -xlp`)"
             ),
             Self::Socket { device, error } => {
-                write!(f, "the socket of device {device:?}: {error}: mend its key socket")
+                write!(f, "the sockets of device {device:?}: {error}: see to its key socket, to the directory for \
+                 temporary files (TMPDIR), and to the limits of descriptors and threads")
             }
             Self::Dpdk { call, said } => write!(f, "{call}: {said}"),
         }

@@ -78,4 +78,9 @@ impl Meeting {
     pub(super) fn ask_for_start(&self) {
         self.state().start = true;
     }
+
+    /// It is there, or nobody wants it any more.
+    pub(super) fn take_start_back(&self) {
+        self.state().start = false;
+    }
 }

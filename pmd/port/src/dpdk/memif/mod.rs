@@ -5,17 +5,21 @@
 //! memory and hear of each other's end, passes through a thread of ours: DPDK never talks to anyone who may go, and hears
 //! of an end once the poller has stopped.
 
+use core::cell::RefCell;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::{self, PipeWriter, Write};
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::process;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 mod meeting;
 mod relay;
+mod rules;
 mod socket;
 
 use super::eal::Eal;
@@ -59,10 +63,19 @@ pub(super) struct ControlChannel {
     words: String,
     /// Until the thread has them.
     ends: Option<(Outer, Private)>,
-    carrier: Option<(JoinHandle<()>, PipeWriter)>,
+    carrier: Option<Carrier>,
     /// Where clients knock, if it is a file.
-    _file: Option<Temporary>,
+    file: Option<Temporary>,
     pid: u32,
+}
+
+/// The thread that carries messages, and how it is told to stop.
+#[derive(Debug)]
+struct Carrier {
+    thread: JoinHandle<()>,
+    stop: PipeWriter,
+    /// For a thread that has ended by itself: nobody writes to a pipe that nobody reads.
+    _end: PipeReader,
 }
 
 /// What the poller is to do.
@@ -124,16 +137,35 @@ fn random_name() -> String {
     format!("viaduct-memif-{number:016x}")
 }
 
+/// How long it is looked whether a socket has an owner that is only about to listen, or to greet.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Is there somebody behind a socket?
+fn is_served(socket: &Address) -> io::Result<bool> {
+    for _ in 0..2 {
+        match Socket::connect(socket) {
+            Ok(server) => {
+                // DPDK's server does not survive it if we leave before it greets.
+                socket::wait(&[server.as_raw_fd()], Some(10 * LOOK))?;
+                return Ok(true);
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            Err(_busy) => return Ok(true),
+        }
+        socket::wait(&[], Some(LOOK))?;
+    }
+    Ok(false)
+}
+
 /// Waits for clients at the socket that they know. A file that a process left which is no more is taken over.
 fn open_door(socket: &Address) -> io::Result<Socket> {
     let error = match Socket::listen(socket) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
         result => return result,
     };
-    match (socket, Socket::connect(socket)) {
-        (Address::Path(path), Err(refused))
-            if refused.kind() == io::ErrorKind::ConnectionRefused
-                && fs::symlink_metadata(path)?.file_type().is_socket() =>
+    match socket {
+        Address::Path(path)
+            if fs::symlink_metadata(path)?.file_type().is_socket() && !is_served(socket)? =>
         {
             fs::remove_file(path)?;
             Socket::listen(socket)
@@ -157,6 +189,10 @@ impl ControlChannel {
                     file = Some(Temporary(path));
                 }
                 let home = std::env::temp_dir().join(random_name());
+                if home.to_string_lossy().contains(',') {
+                    let why = "DPDK takes no comma in the path of the directory for temporary files (TMPDIR)";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+                }
                 DirBuilder::new().mode(0o700).create(&home)?;
                 let home = Temporary(home);
                 let path = Temporary(home.0.join("memif"));
@@ -177,7 +213,7 @@ impl ControlChannel {
             words: format!("{},{words}", keys.rest),
             ends: Some((outer, private)),
             carrier: None,
-            _file: file,
+            file,
             pid: process::id(),
         }))
     }
@@ -197,17 +233,22 @@ impl ControlChannel {
             // The file goes, and the socket is reached by its inode: nobody else can, and nothing stays.
             Private::Server { path, _home: _ } => Inner::Server(open_path(&path)?),
         };
-        let (stop, ours) = io::pipe()?;
+        let (end, stop) = io::pipe()?;
         let relay = Relay {
             eal,
             device: self.device.clone(),
             outer,
             inner,
+            came: RefCell::new(None),
             meeting: Arc::clone(&self.meeting),
-            stop,
+            stop: end.try_clone()?,
         };
-        let carrier = thread::Builder::new().name("memif".into());
-        self.carrier = Some((carrier.spawn(move || relay.run())?, ours));
+        let builder = thread::Builder::new().name("memif".into());
+        self.carrier = Some(Carrier {
+            thread: builder.spawn(move || relay.run())?,
+            stop,
+            _end: end,
+        });
         Ok(())
     }
 
@@ -231,17 +272,19 @@ impl Drop for ControlChannel {
         if self.pid != process::id() {
             return;
         }
-        if let Some((carrier, mut stop)) = self.carrier.take() {
+        // Before the door behind it is closed: then it may be the next one's.
+        self.file = None;
+        if let Some(mut carrier) = self.carrier.take() {
             self.meeting.leave();
             // A byte, since children by fork have the pipe, too.
-            if let Err(error) = stop.write_all(&[0]) {
+            if let Err(error) = carrier.stop.write_all(&[0]) {
                 log::error!(
                     "{}: the thread of its control channel stays: {error}",
                     self.device
                 );
                 return;
             }
-            if carrier.join().is_err() {
+            if carrier.thread.join().is_err() {
                 log::error!(
                     "{}: the thread of its control channel panicked",
                     self.device

@@ -1,5 +1,6 @@
 //! The thread of a control channel: it finds the two who are to talk, and carries their messages.
 
+use core::cell::RefCell;
 use std::fs::File;
 use std::io::{self, PipeReader};
 use std::os::fd::{AsRawFd, RawFd};
@@ -8,24 +9,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::meeting::Meeting;
-use super::socket::{self, Address, MESSAGE_BYTES, Message, Socket};
+use super::rules::{CONNECT, CONNECTED, DISCONNECT, Speaker};
+use super::socket::{self, Address, Message, Socket};
 use crate::dpdk::eal::Eal;
 
 /// How long two may take to agree on their memory; who only holds the line is sent away then.
 const AGREEMENT: Duration = Duration::from_secs(2);
 /// How often a server is looked for.
 const LOOK_FOR_SERVER: Duration = Duration::from_millis(100);
+/// How long a server may take to greet.
+const GREETING: Duration = Duration::from_secs(1);
 /// How long DPDK's client is waited for once there is a server.
 const START: Duration = Duration::from_secs(2);
 /// How long DPDK may take to hear of an end.
-const END: Duration = Duration::from_secs(10);
+const END: Duration = Duration::from_secs(2);
 /// How long whatever has no room just now is left alone.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// The types of messages that mean something here: the client's last step to agreement, the server's, and the end.
-const CONNECT: u16 = 6;
-const CONNECTED: u16 = 7;
-const DISCONNECT: u16 = 8;
+/// So often DPDK's interrupt thread has looked at its sockets, all of them, once nobody talks to it any more.
+const PASSES: u32 = 3;
+/// Connections that are looked at, at a time.
+const KNOCKS: usize = 16;
 
 /// The other process.
 #[derive(Debug)]
@@ -52,6 +55,8 @@ pub(super) struct Relay {
     pub(super) device: String,
     pub(super) outer: Outer,
     pub(super) inner: Inner,
+    /// DPDK's client, if it came and nobody talks with it yet: as it was started last.
+    pub(super) came: RefCell<Option<Socket>>,
     pub(super) meeting: Arc<Meeting>,
     /// Says when the thread is to end.
     pub(super) stop: PipeReader,
@@ -70,7 +75,21 @@ impl From<io::Error> for Over {
     }
 }
 
-/// What a conversation comes to by what one of them said.
+/// Two who talk.
+#[derive(Debug)]
+struct Talk<'a> {
+    outer: &'a Socket,
+    inner: &'a Socket,
+    /// What each may say.
+    from_outer: Speaker,
+    from_inner: Speaker,
+    /// They have memory in common.
+    agreed: bool,
+    /// They both said so.
+    settled: bool,
+}
+
+/// What a talk comes to by what one of them said.
 #[derive(Debug)]
 enum Next {
     GoOn,
@@ -80,16 +99,12 @@ enum Next {
     Ended,
 }
 
-fn type_of(message: &Message) -> Option<u16> {
-    message.bytes.first_chunk().copied().map(u16::from_le_bytes)
-}
-
 fn is_to_come(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
 impl Relay {
-    /// Carries one conversation after the other, until it is told to stop.
+    /// Carries one talk after the other, until it is told to stop.
     pub(super) fn run(self) {
         let error = loop {
             match self.one() {
@@ -104,7 +119,24 @@ impl Relay {
         );
     }
 
-    /// Waits as [`socket::wait`] does.
+    /// Waits as [`socket::wait`] does, and lets DPDK's client in meanwhile.
+    fn listen(&self, fds: &[RawFd], at_most: Option<Duration>) -> io::Result<Vec<bool>> {
+        let door = match &self.inner {
+            Inner::Client(door) => Some(door),
+            Inner::Server(_) => None,
+        };
+        let mut all = fds.to_vec();
+        all.push(door.map_or(-1, AsRawFd::as_raw_fd));
+        let mut ready = socket::wait(&all, at_most)?;
+        if ready.pop() == Some(true)
+            && let Some(door) = door
+        {
+            self.let_in(door)?;
+        }
+        Ok(ready)
+    }
+
+    /// As [`listen`](Self::listen), until the thread is to end.
     fn wait<const N: usize>(
         &self,
         fds: [RawFd; N],
@@ -112,34 +144,54 @@ impl Relay {
     ) -> Result<[bool; N], Over> {
         let mut all = fds.to_vec();
         all.push(self.stop.as_raw_fd());
-        let ready = socket::wait(&all, at_most)?;
-        if ready[N] {
-            return Err(Over::Stopped);
+        let ready = self.listen(&all, at_most)?;
+        match ready[N] {
+            true => Err(Over::Stopped),
+            false => Ok(core::array::from_fn(|at| ready[at])),
         }
-        Ok(core::array::from_fn(|at| ready[at]))
+    }
+
+    fn is_stopped(&self) -> io::Result<bool> {
+        Ok(socket::wait(&[self.stop.as_raw_fd()], Some(Duration::ZERO))?[0])
     }
 
     /// Whoever came through a door; `None` if nobody did, or there is no room for more now.
-    fn admit(&self, door: &Socket) -> Result<Option<Socket>, Over> {
-        match door.accept() {
-            Ok(admitted) => Ok(admitted),
-            Err(error) => {
-                log::warn!("{}: a connection was not accepted: {error}", self.device);
-                self.wait([], Some(LOOK_FOR_SERVER))?;
-                Ok(None)
-            }
-        }
+    fn admit(&self, door: &Socket) -> io::Result<Option<Socket>> {
+        door.accept().or_else(|error| {
+            log::warn!("{}: a connection was not accepted: {error}", self.device);
+            socket::wait(&[], Some(LOOK_FOR_SERVER)).map(|_| None)
+        })
     }
 
-    /// A conversation from its begin to its end, if there is one.
+    /// DPDK's client, and nobody else: the door has a name that others can find.
+    fn let_in(&self, door: &Socket) -> io::Result<()> {
+        for _ in 0..KNOCKS {
+            let Some(came) = self.admit(door)? else {
+                break;
+            };
+            if came.peer_process()? == process::id() as libc::pid_t {
+                *self.came.borrow_mut() = Some(came);
+            }
+        }
+        Ok(())
+    }
+
+    /// A talk from its begin to its end, if there is one.
     fn one(&self) -> Result<(), Over> {
         let Some(outer) = self.find_other()? else {
             return Ok(());
         };
-        let Some(inner) = self.find_dpdk()? else {
-            return Ok(());
+        let mut greeted = matches!(self.outer, Outer::Client(_));
+        let talked = match self.find_dpdk() {
+            Ok(Some(inner)) => self.carry(&outer, inner, &mut greeted),
+            Ok(None) => Ok(()),
+            Err(over) => Err(over),
         };
-        self.carry(&outer, &inner)
+        // DPDK's server does not survive it if we leave before.
+        if !greeted {
+            socket::wait(&[outer.as_raw_fd()], Some(GREETING))?;
+        }
+        talked
     }
 
     /// The other process, if it comes or is there now.
@@ -147,7 +199,7 @@ impl Relay {
         match &self.outer {
             Outer::Client(door) => {
                 self.wait([door.as_raw_fd()], None)?;
-                self.admit(door)
+                Ok(self.admit(door)?)
             }
             Outer::Server(address) => match Socket::connect(address) {
                 Ok(server) => Ok(Some(server)),
@@ -164,14 +216,16 @@ impl Relay {
     fn find_dpdk(&self) -> Result<Option<Socket>, Over> {
         let begin = Instant::now();
         match &self.inner {
-            Inner::Client(door) => {
-                let mut found = self.last_of_us(door)?;
-                while found.is_none() && begin.elapsed() < START {
+            Inner::Client(_) => {
+                self.wait([], Some(Duration::ZERO))?;
+                if self.came.borrow().is_none() {
                     self.meeting.ask_for_start();
-                    self.wait([door.as_raw_fd()], Some(START))?;
-                    found = self.last_of_us(door)?;
                 }
-                Ok(found)
+                while self.came.borrow().is_none() && begin.elapsed() < START {
+                    self.wait([], Some(START.saturating_sub(begin.elapsed())))?;
+                }
+                self.meeting.take_start_back();
+                Ok(self.came.take())
             }
             Inner::Server(inode) => loop {
                 let path = format!("/proc/self/fd/{}", inode.as_raw_fd());
@@ -190,59 +244,63 @@ impl Relay {
         }
     }
 
-    /// Whoever of this process came last through the door: DPDK, which left if it came before. Others may know the door
-    /// and are not let in.
-    fn last_of_us(&self, door: &Socket) -> Result<Option<Socket>, Over> {
-        let mut last = None;
-        while let Some(came) = self.admit(door)? {
-            if came.peer_process()? == process::id() as libc::pid_t {
-                last = Some(came);
-            }
-        }
-        Ok(last)
-    }
-
     /// Carries what the two say, until one of them ends it or the thread is told to stop.
-    fn carry(&self, outer: &Socket, inner: &Socket) -> Result<(), Over> {
-        let conversation = self.converse(outer, inner);
-        match conversation {
-            Ok(Next::End(last)) => {
-                self.end(inner, last)?;
-                Ok(())
-            }
-            Ok(Next::GoOn | Next::Ended) => Ok(()),
-            // Whoever leaves DPDK before it has said its greeting ends the process.
+    fn carry(&self, outer: &Socket, inner: Socket, greeted: &mut bool) -> Result<(), Over> {
+        let (from_outer, from_inner) = match self.outer {
+            Outer::Client(_) => (Speaker::client(), Speaker::server()),
+            Outer::Server(_) => (Speaker::server(), Speaker::client()),
+        };
+        let mut talk = Talk {
+            outer,
+            inner: &inner,
+            from_outer,
+            from_inner,
+            agreed: false,
+            settled: false,
+        };
+        let ended = self.talk(&mut talk);
+        *greeted |= talk.from_outer.has_greeted();
+        let inner_greeted = talk.from_inner.has_greeted() || matches!(self.inner, Inner::Client(_));
+        match ended {
+            Ok(Next::Ended | Next::GoOn) => Ok(()),
+            Ok(Next::End(last)) => Ok(self.end(inner, inner_greeted, last)?),
             Err(over) => {
-                self.end(inner, None)?;
+                self.end(inner, inner_greeted, None)?;
                 Err(over)
             }
         }
     }
 
     /// Carries what the two say; returns how it ended.
-    fn converse(&self, outer: &Socket, inner: &Socket) -> Result<Next, Over> {
+    fn talk(&self, talk: &mut Talk<'_>) -> Result<Next, Over> {
         let begin = Instant::now();
         // Nobody else comes through the door of a server meanwhile.
         let door = match &self.outer {
             Outer::Client(door) => Some(door),
             Outer::Server(_) => None,
         };
-        let at_door = door.map_or(-1, AsRawFd::as_raw_fd);
-        let mut agreed = false;
+        let fds = [
+            talk.outer.as_raw_fd(),
+            talk.inner.as_raw_fd(),
+            door.map_or(-1, AsRawFd::as_raw_fd),
+        ];
         loop {
-            let patience = (!agreed).then(|| AGREEMENT.saturating_sub(begin.elapsed()));
+            let patience = (!talk.settled).then(|| AGREEMENT.saturating_sub(begin.elapsed()));
             if patience.is_some_and(|left| left.is_zero()) {
                 log::warn!("{}: the other end did not agree in time", self.device);
                 return Ok(Next::End(None));
             }
-            let fds = [at_door, outer.as_raw_fd(), inner.as_raw_fd()];
-            let [knocks, heard, dpdk_says] = self.wait(fds, patience)?;
+            let [heard, dpdk_says, knocks] = self.wait(fds, patience)?;
             let mut next = Next::GoOn;
-            if dpdk_says {
-                next = Self::pass_out(inner, outer);
+            if self.came.borrow().is_some() {
+                // It was started anew, and does not know of this any more.
+                next = Next::Ended;
+            }
+            if dpdk_says && matches!(next, Next::GoOn) {
+                next = talk.pass_out();
             }
             if heard && matches!(next, Next::GoOn) {
-                next = self.pass_in(outer, inner, &mut agreed);
+                next = talk.pass_in(&self.device);
             }
             if !matches!(next, Next::GoOn) {
                 return Ok(next);
@@ -253,83 +311,99 @@ impl Relay {
         }
     }
 
-    /// A message of DPDK's to the other process.
-    fn pass_out(inner: &Socket, outer: &Socket) -> Next {
-        match inner.receive() {
-            Ok(Some(message)) => match (outer.send(&message), type_of(&message)) {
-                (_, Some(DISCONNECT)) => Next::Ended,
-                (Ok(()), _) => Next::GoOn,
-                (Err(_gone), _) => Next::End(None),
-            },
-            Err(error) if is_to_come(&error) => Next::GoOn,
-            Ok(None) | Err(_) => Next::Ended,
-        }
-    }
-
-    /// A message of the other process to DPDK, if it may have it: once there is memory in common, the end is all that
-    /// is left to say.
-    fn pass_in(&self, outer: &Socket, inner: &Socket, agreed: &mut bool) -> Next {
-        let message = match outer.receive() {
-            Ok(Some(message)) => message,
-            Err(error) if is_to_come(&error) => return Next::GoOn,
-            Err(error) => {
-                log::debug!("{}: the other end is lost: {error}", self.device);
-                return Next::End(None);
-            }
-            Ok(None) => return Next::End(None),
-        };
-        let what = type_of(&message);
-        if what == Some(DISCONNECT) {
-            return Next::End(Some(message));
-        }
-        if *agreed {
-            log::warn!("{}: the other end broke off", self.device);
-            return Next::End(None);
-        }
-        *agreed = match self.outer {
-            Outer::Client(_) => what == Some(CONNECT),
-            Outer::Server(_) => what == Some(CONNECTED),
-        };
-        match inner.send(&message) {
-            Ok(()) => Next::GoOn,
-            Err(_gone) => Next::Ended,
-        }
-    }
-
     /// Has DPDK hear of the end while no burst runs, and waits until it has given up what the two had in common; even if
-    /// the thread is to stop, but not for ever.
-    fn end(&self, inner: &Socket, last: Option<Message>) -> io::Result<()> {
+    /// the thread is to stop, but then not for ever.
+    fn end(&self, inner: Socket, mut greeted: bool, last: Option<Message>) -> io::Result<()> {
         self.meeting.hold();
-        let last = last.unwrap_or_else(|| goodbye("the other end is gone"));
-        if let Err(error) = inner.send(&last) {
-            log::debug!("{}: DPDK is gone, too: {error}", self.device);
-        }
+        let last = last.unwrap_or_else(|| Message::goodbye("the other end is gone"));
         let begin = Instant::now();
-        // That it closes its socket would not be seen: children of this process may have that, too.
-        let mut heard = false;
+        let (mut told, mut heard) = (false, false);
         while !heard && begin.elapsed() < END {
-            socket::wait(&[], Some(PAUSE))?;
-            heard = !inner.has_unheard()?;
+            if !told {
+                match inner.send(&last) {
+                    Ok(()) => told = true,
+                    Err(error) if is_to_come(&error) => {}
+                    Err(_gone) => heard = true,
+                }
+            }
+            // That it closes its socket may not be seen: children of this process have that, too.
+            heard |= told && !inner.has_unheard()?;
+            greeted |= matches!(inner.receive(), Ok(Some(message)) if message.kind().is_some());
+            self.listen(&[], Some(PAUSE))?;
         }
-        // What it does about it ends before its interrupt thread does anything else.
-        while heard && !self.eal.interrupts_passed() && begin.elapsed() < END {}
-        if begin.elapsed() >= END {
-            log::warn!(
-                "{}: DPDK does not hear that its other end is gone",
-                self.device
-            );
+        // What it does about it ends before its interrupt thread does anything else. If it has not heard, but looked at its
+        // sockets, this is none of them any more.
+        let mut passes = 0;
+        while passes < PASSES {
+            passes += u32::from(self.eal.interrupts_passed());
+            self.listen(&[], Some(PAUSE))?;
+            if passes < PASSES && self.is_stopped()? && begin.elapsed() > 2 * END {
+                log::error!("{}: DPDK's interrupt thread does not go on", self.device);
+                break;
+            }
+        }
+        if !(heard || greeted) || passes < PASSES {
+            // Left before its greeting, DPDK's server would end the process once it comes to that.
+            core::mem::forget(inner);
         }
         self.meeting.release();
         Ok(())
     }
 }
 
-/// The message that ends a conversation.
-fn goodbye(why: &str) -> Message {
-    let mut bytes = DISCONNECT.to_le_bytes().to_vec();
-    // No error of a certain number, and the text.
-    bytes.extend([0; 4]);
-    bytes.extend(why.as_bytes());
-    bytes.resize(MESSAGE_BYTES, 0);
-    Message { bytes, fd: None }
+impl Talk<'_> {
+    /// A message of DPDK's to the other process.
+    fn pass_out(&mut self) -> Next {
+        let mut message = match self.inner.receive() {
+            Ok(Some(message)) => message,
+            Err(error) if is_to_come(&error) => return Next::GoOn,
+            Ok(None) => return Next::Ended,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Next::Ended,
+            Err(_lost) => return Next::End(None),
+        };
+        // DPDK keeps to the rules: they are asked for what it has said by now.
+        let allowed = self.from_inner.check(&mut message);
+        let sent = self.outer.send(&message);
+        match message.kind() {
+            Some(DISCONNECT) => return Next::Ended,
+            Some(CONNECTED) => self.settled = true,
+            _ => {}
+        }
+        match (allowed, sent) {
+            (Ok(()), Ok(())) => Next::GoOn,
+            _ => Next::End(None),
+        }
+    }
+
+    /// A message of the other process to DPDK, if it may have it: once there is memory in common, the end is all that is
+    /// left to say.
+    fn pass_in(&mut self, device: &str) -> Next {
+        let mut message = match self.outer.receive() {
+            Ok(Some(message)) => message,
+            Err(error) if is_to_come(&error) => return Next::GoOn,
+            Ok(None) => return Next::End(None),
+            Err(error) => {
+                log::debug!("{device}: the other end is lost: {error}");
+                return Next::End(None);
+            }
+        };
+        if let Err(why) = self.from_outer.check(&mut message) {
+            log::warn!("{device}: the other end is sent away: {why}");
+            return Next::End(None);
+        }
+        match message.kind() {
+            Some(DISCONNECT) => return Next::End(Some(message)),
+            _ if self.agreed => {
+                log::warn!("{device}: the other end is sent away: all was agreed");
+                return Next::End(None);
+            }
+            Some(CONNECT) => self.agreed = true,
+            Some(CONNECTED) => (self.agreed, self.settled) = (true, true),
+            _ => {}
+        }
+        match self.inner.send(&message) {
+            Ok(()) => Next::GoOn,
+            Err(_no_room) => Next::End(None),
+        }
+    }
 }

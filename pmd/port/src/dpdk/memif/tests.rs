@@ -1,8 +1,10 @@
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
+use super::rules::{ACK, ADD_REGION, ADD_RING, CONNECT, CONNECTED, DISCONNECT, HELLO, INIT};
 use super::socket::Message;
 use super::*;
 use crate::dpdk::{DpdkConfig, DpdkError, DpdkPort, EalConfig};
@@ -107,7 +109,7 @@ fn counter(port: &DpdkPort, name: &str) -> u64 {
     found.unwrap_or_else(|| panic!("no counter {name}")).value
 }
 
-/// A client that is told apart by nothing comes, both see each other's frames, and it goes.
+/// A client of ours comes, both see each other's frames, and it goes.
 fn serve_one(server: &mut DpdkPort, number: u32, socket: &str) {
     let mut client = open(
         &format!("net_memif{number},role=client,socket={socket}"),
@@ -131,7 +133,7 @@ impl Stranger {
     fn new(socket: &str, server: &mut DpdkPort) -> Self {
         let socket = Socket::connect(&Address::Name(socket.to_owned())).expect("a server");
         let stranger = Self(socket);
-        assert_eq!(stranger.hear(server), Some(2), "HELLO");
+        assert_eq!(stranger.hear(server), Some(HELLO));
         stranger
     }
 
@@ -153,39 +155,75 @@ impl Stranger {
         message.bytes.first_chunk().copied().map(u16::from_le_bytes)
     }
 
+    /// Says something that is taken, or refused.
+    fn ask(&self, server: &mut DpdkPort, (kind, body, fd): Saying) -> bool {
+        self.say(kind, &body, fd);
+        match self.hear(server) {
+            Some(ACK) => true,
+            Some(DISCONNECT) | None => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
     /// Gives the server memory with a ring each way, which is returned, and has it use them.
     fn agree(&self, server: &mut DpdkPort) -> File {
-        const RING_BYTES: u32 = 128 + (16 << 10);
-        let memory = memory(1 << 22);
+        let memory = memory(REGION_BYTES);
         for ring in 0..2 {
             let cookie = 0x3e3_1f20_u32.to_ne_bytes();
-            let at = u64::from(ring * RING_BYTES);
-            std::os::unix::fs::FileExt::write_all_at(&memory, &cookie, at).expect("memory");
+            memory
+                .write_all_at(&cookie, ring * RING_BYTES)
+                .expect("memory");
         }
-        let ack = |stranger: &Self, server: &mut DpdkPort| {
-            assert_eq!(stranger.hear(server), Some(1), "ACK");
-        };
-        // Version 2.0, interface 0, Ethernet.
-        self.say(3, &[0, 2, 0, 0, 0, 0, 0], None);
-        ack(self, server);
-        let size = (1u64 << 22).to_le_bytes();
         let ours = memory.try_clone().expect("a descriptor");
-        self.say(4, &[&[0, 0], &size[..]].concat(), Some(ours.into()));
-        ack(self, server);
-        for (ring, to_server) in [(0, 1u8), (1, 0)] {
-            let (never, _other) = io::pipe().expect("a pipe");
-            let offset = (ring * RING_BYTES).to_le_bytes();
-            let body = [&[to_server, 0, 0, 0, 0, 0], &offset[..], &[10, 0, 0]].concat();
-            self.say(5, &body, Some(never.into()));
-            ack(self, server);
+        for saying in [
+            init(),
+            region(0, REGION_BYTES, ours.into()),
+            ring(true, 0, 0, 0, 10),
+            ring(false, 0, 0, RING_BYTES, 10),
+        ] {
+            assert!(self.ask(server, saying));
         }
-        self.say(6, b"a stranger", None);
-        assert_eq!(self.hear(server), Some(7), "CONNECTED");
+        self.say(CONNECT, b"a stranger", None);
+        assert_eq!(self.hear(server), Some(CONNECTED));
         wait_for("the link", &mut [server], |ports| {
             ports[0].link_up().then_some(())
         });
         memory
     }
+}
+
+/// What a stranger shares: a region in which there are a ring to the server and one from it, of 1024 slots.
+const REGION_BYTES: u64 = 1 << 22;
+const RING_BYTES: u64 = 128 + (16 << 10);
+
+/// A message.
+type Saying = (u16, Vec<u8>, Option<OwnedFd>);
+
+/// Version 2.0, interface 0, Ethernet.
+fn init() -> Saying {
+    (INIT, vec![0, 2, 0, 0, 0, 0, 0], None)
+}
+
+fn region(index: u16, bytes: u64, fd: OwnedFd) -> Saying {
+    let body = [&index.to_le_bytes()[..], &bytes.to_le_bytes()].concat();
+    (ADD_REGION, body, Some(fd))
+}
+
+fn ring(to_server: bool, index: u16, region: u16, offset: u64, log2: u8) -> Saying {
+    let mut body = vec![u8::from(to_server), 0];
+    body.extend(index.to_le_bytes());
+    body.extend(region.to_le_bytes());
+    body.extend((offset as u32).to_le_bytes());
+    body.extend([log2, 0, 0]);
+    (ADD_RING, body, Some(bell()))
+}
+
+fn bell() -> OwnedFd {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    assert!(fd >= 0, "{}", io::Error::last_os_error());
+    // SAFETY: the kernel made the descriptor for us just now.
+    unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
 /// Memory that can be shared, and that nothing keeps from being cut short.
@@ -194,7 +232,7 @@ fn memory(bytes: u64) -> File {
     let fd = unsafe { libc::memfd_create(c"stranger".as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "{}", io::Error::last_os_error());
     // SAFETY: the kernel made the descriptor for us just now.
-    let file = File::from(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
     file.set_len(bytes).expect("memory");
     file
 }
@@ -214,7 +252,7 @@ fn a_server_outlives_whoever_comes_and_goes() {
     serve_one(&mut server, 21, &socket);
     // In the middle of what they have to say.
     let hello = Stranger::new(&socket, &mut server);
-    hello.say(3, &[0, 2, 0, 0, 0, 0, 0], None);
+    assert!(hello.ask(&mut server, init()));
     drop(hello);
     serve_one(&mut server, 21, &socket);
 }
@@ -238,7 +276,7 @@ fn who_says_nothing_or_nonsense_is_sent_away() {
         // Told why, or not.
         while let Some(heard) = stranger.hear(&mut server) {
             assert_ne!(
-                heard, 7,
+                heard, CONNECTED,
                 "seed {seed}, round {round}: connected by {kind} {body:?}"
             );
         }
@@ -246,9 +284,111 @@ fn who_says_nothing_or_nonsense_is_sent_away() {
     // Of what has memory in common with us, only the end is heard.
     let stranger = Stranger::new(&socket, &mut server);
     stranger.agree(&mut server);
-    stranger.say(4, &[0xff; 60], None);
+    stranger.say(ACK, &[], None);
     assert_eq!(stranger.hear(&mut server), None);
     serve_one(&mut server, 23, &socket);
+}
+
+/// Whatever DPDK would believe, and read or write wherever it is told to.
+#[test]
+fn who_shares_what_is_not_there_is_sent_away() {
+    let socket = name_of("not-there");
+    let mut server = open(&format!("net_memif27,role=server,socket={socket}"), OURS);
+    let short = || memory(4096).into();
+    let whole = || memory(REGION_BYTES).into();
+    let good_region = || region(0, REGION_BYTES, whole());
+    let (reader, _writer) = io::pipe().expect("a pipe");
+    let of_pipe = (ADD_RING, ring(true, 0, 0, 0, 10).1, Some(reader.into()));
+    // The last message of each is what is wrong.
+    let talks: Vec<(&str, Vec<Saying>)> = vec![
+        ("no beginning", vec![good_region()]),
+        ("two of them", vec![init(), init()]),
+        ("a descriptor with it", vec![(INIT, init().1, Some(bell()))]),
+        (
+            "no descriptor",
+            vec![init(), (ADD_REGION, vec![0; 10], None)],
+        ),
+        (
+            "a short region",
+            vec![init(), region(0, REGION_BYTES, short())],
+        ),
+        (
+            "a second region first",
+            vec![init(), region(1, 4096, whole())],
+        ),
+        (
+            "the same region twice",
+            vec![init(), good_region(), good_region()],
+        ),
+        ("a ring in none", vec![init(), ring(true, 0, 0, 0, 10)]),
+        (
+            "a ring in another",
+            vec![init(), good_region(), ring(true, 0, 256, 0, 10)],
+        ),
+        (
+            "a ring beyond its end",
+            vec![
+                init(),
+                good_region(),
+                ring(true, 0, 0, REGION_BYTES - 128, 10),
+            ],
+        ),
+        (
+            "a ring without end",
+            vec![init(), good_region(), ring(true, 0, 0, 0, 63)],
+        ),
+        (
+            "a ring twice",
+            vec![
+                init(),
+                good_region(),
+                ring(true, 0, 0, 0, 10),
+                ring(true, 0, 0, 0, 10),
+            ],
+        ),
+        ("a ring with a pipe", vec![init(), good_region(), of_pipe]),
+        (
+            "one ring only",
+            vec![
+                init(),
+                good_region(),
+                ring(true, 0, 0, 0, 10),
+                (CONNECT, vec![], None),
+            ],
+        ),
+        ("a server's word", vec![init(), (CONNECTED, vec![], None)]),
+        ("a greeting", vec![init(), (HELLO, vec![], None)]),
+    ];
+    for (what, sayings) in talks {
+        let stranger = Stranger::new(&socket, &mut server);
+        let count = sayings.len();
+        for (at, saying) in sayings.into_iter().enumerate() {
+            let taken = stranger.ask(&mut server, saying);
+            assert_eq!(taken, at + 1 < count, "{what}: {at}");
+        }
+    }
+    serve_one(&mut server, 28, &socket);
+}
+
+/// A slot that says that its frame is in a region that does not exist.
+#[test]
+fn a_burst_is_given_up_that_is_led_astray() {
+    let socket = name_of("astray");
+    let mut server = open(&format!("net_memif29,role=server,socket={socket}"), OURS);
+    let stranger = Stranger::new(&socket, &mut server);
+    let memory = stranger.agree(&mut server);
+    // Flags, region, length and offset of the first slot; then the head of the ring, which says that it is filled.
+    let slot = [[0u8, 0, 200, 0], [60, 0, 0, 0], [0, 0, 0, 0]].concat();
+    memory.write_all_at(&slot, 128).expect("memory");
+    memory.write_all_at(&1u16.to_ne_bytes(), 6).expect("memory");
+    wait_for("a burst that faults", &mut [&mut server], |ports| {
+        (counter(ports[0], "bursts_given_up") > 0).then_some(())
+    });
+    drop(stranger);
+    wait_for("its end", &mut [&mut server], |ports| {
+        (!ports[0].link_up()).then_some(())
+    });
+    serve_one(&mut server, 30, &socket);
 }
 
 #[test]
@@ -291,9 +431,9 @@ fn a_socket_is_one_servers() {
     drop(Socket::listen(&Address::Path(path.clone())).expect("a socket"));
     assert!(path.exists());
     let first = open(&device(26), OURS);
-    let refused = try_open(&device(27), THEIRS).map(drop);
+    let refused = try_open(&device(31), THEIRS).map(drop);
     let text = refused.expect_err("it is taken").to_string();
-    assert!(text.contains("is another's: name another one"), "{text}");
+    assert!(text.contains("is another's, or a file is there: name another one"), "{text}");
     drop(first);
     assert!(!path.exists(), "it goes with its server");
     // As often as one likes.
