@@ -433,7 +433,10 @@ fn a_socket_is_one_servers() {
     let first = open(&device(26), OURS);
     let refused = try_open(&device(31), THEIRS).map(drop);
     let text = refused.expect_err("it is taken").to_string();
-    assert!(text.contains("is another's, or a file is there: name another one"), "{text}");
+    assert!(
+        text.contains("is another's, or a file is there: name another one"),
+        "{text}"
+    );
     drop(first);
     assert!(!path.exists(), "it goes with its server");
     // As often as one likes.
