@@ -418,10 +418,10 @@ impl Device {
         self.started
     }
 
-    /// Lets memif find its other end; the device is started.
-    pub(super) fn begin(&mut self) -> Result<(), DpdkError> {
+    /// Lets memif find its other end; the device is started, with so many receive queues.
+    pub(super) fn begin(&mut self, queues: u16) -> Result<(), DpdkError> {
         let begun = match &mut self.control {
-            Some(control) => control.begin(self.eal),
+            Some(control) => control.begin(self.eal, queues),
             None => Ok(()),
         };
         begun.map_err(|error| DpdkError::Socket {

@@ -224,7 +224,7 @@ impl Opening<'_> {
             call: "starting the device",
             said,
         })?;
-        device.begin()?;
+        device.begin(queues.0)?;
         Ok(Ready {
             queues: queues.0,
             max_frame_bytes,

@@ -181,6 +181,7 @@ impl ControlChannel {
             return Ok(None);
         }
         let keys = Keys::of(device)?;
+        keys.socket.check()?;
         let mut file = None;
         let (outer, private, words) = match keys.is_server {
             true => {
@@ -223,8 +224,8 @@ impl ControlChannel {
         &self.words
     }
 
-    /// Begins to carry messages: DPDK has started the device.
-    pub(super) fn begin(&mut self, eal: &'static Eal) -> io::Result<()> {
+    /// Begins to carry messages: DPDK has started the device, which has so many receive queues.
+    pub(super) fn begin(&mut self, eal: &'static Eal, queues: u16) -> io::Result<()> {
         let Some((outer, private)) = self.ends.take() else {
             return Ok(());
         };
@@ -237,6 +238,7 @@ impl ControlChannel {
         let relay = Relay {
             eal,
             device: self.device.clone(),
+            queues,
             outer,
             inner,
             came: RefCell::new(None),

@@ -17,6 +17,8 @@ use crate::dpdk::eal::Eal;
 const AGREEMENT: Duration = Duration::from_secs(2);
 /// How often a server is looked for.
 const LOOK_FOR_SERVER: Duration = Duration::from_millis(100);
+/// How long one is left alone at most with which there were no terms to come to.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// How long a server may take to greet.
 const GREETING: Duration = Duration::from_secs(1);
 /// How long DPDK's client is waited for once there is a server.
@@ -53,6 +55,8 @@ pub(super) enum Inner {
 pub(super) struct Relay {
     pub(super) eal: &'static Eal,
     pub(super) device: String,
+    /// Receive queues, to each of which there is to be a ring.
+    pub(super) queues: u16,
     pub(super) outer: Outer,
     pub(super) inner: Inner,
     /// DPDK's client, if it came and nobody talks with it yet: as it was started last.
@@ -103,11 +107,29 @@ fn is_to_come(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
+/// Has the other end of a socket closed it?
+fn is_over(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
+}
+
 impl Relay {
     /// Carries one talk after the other, until it is told to stop.
     pub(super) fn run(self) {
+        let mut pause = LOOK_FOR_SERVER;
         let error = loop {
-            match self.one() {
+            let talked = self.one().and_then(|settled| {
+                // A server that has no room for us is not asked again at once, and ever later.
+                pause = match settled {
+                    true => LOOK_FOR_SERVER,
+                    false => (2 * pause).min(LONGEST_PAUSE),
+                };
+                match (&self.outer, settled) {
+                    (Outer::Server(_), false) => self.wait([], Some(pause)).map(|_| ()),
+                    _ => Ok(()),
+                }
+            });
+            match talked {
                 Ok(()) => {}
                 Err(Over::Stopped) => return,
                 Err(Over::Failed(error)) => break error,
@@ -176,15 +198,15 @@ impl Relay {
         Ok(())
     }
 
-    /// A talk from its begin to its end, if there is one.
-    fn one(&self) -> Result<(), Over> {
+    /// A talk from its begin to its end, if there is one; false if the two did not come to terms.
+    fn one(&self) -> Result<bool, Over> {
         let Some(outer) = self.find_other()? else {
-            return Ok(());
+            return Ok(true);
         };
         let mut greeted = matches!(self.outer, Outer::Client(_));
         let talked = match self.find_dpdk() {
             Ok(Some(inner)) => self.carry(&outer, inner, &mut greeted),
-            Ok(None) => Ok(()),
+            Ok(None) => Ok(false),
             Err(over) => Err(over),
         };
         // DPDK's server does not survive it if we leave before.
@@ -228,7 +250,7 @@ impl Relay {
                 Ok(self.came.take())
             }
             Inner::Server(inode) => loop {
-                let path = format!("/proc/self/fd/{}", inode.as_raw_fd());
+                let path = format!("/proc/thread-self/fd/{}", inode.as_raw_fd());
                 match Socket::connect(&Address::Path(path.into())) {
                     Ok(server) => return Ok(Some(server)),
                     Err(error) if is_to_come(&error) && begin.elapsed() < START => {
@@ -245,10 +267,10 @@ impl Relay {
     }
 
     /// Carries what the two say, until one of them ends it or the thread is told to stop.
-    fn carry(&self, outer: &Socket, inner: Socket, greeted: &mut bool) -> Result<(), Over> {
+    fn carry(&self, outer: &Socket, inner: Socket, greeted: &mut bool) -> Result<bool, Over> {
         let (from_outer, from_inner) = match self.outer {
-            Outer::Client(_) => (Speaker::client(), Speaker::server()),
-            Outer::Server(_) => (Speaker::server(), Speaker::client()),
+            Outer::Client(_) => (Speaker::client(self.queues), Speaker::server(1)),
+            Outer::Server(_) => (Speaker::server(self.queues), Speaker::client(self.queues)),
         };
         let mut talk = Talk {
             outer,
@@ -260,10 +282,14 @@ impl Relay {
         };
         let ended = self.talk(&mut talk);
         *greeted |= talk.from_outer.has_greeted();
+        let settled = talk.settled;
         let inner_greeted = talk.from_inner.has_greeted() || matches!(self.inner, Inner::Client(_));
         match ended {
-            Ok(Next::Ended | Next::GoOn) => Ok(()),
-            Ok(Next::End(last)) => Ok(self.end(inner, inner_greeted, last)?),
+            Ok(Next::Ended | Next::GoOn) => Ok(settled),
+            Ok(Next::End(last)) => {
+                self.end(inner, inner_greeted, last)?;
+                Ok(settled)
+            }
             Err(over) => {
                 self.end(inner, inner_greeted, None)?;
                 Err(over)
@@ -322,8 +348,7 @@ impl Relay {
             if !told {
                 match inner.send(&last) {
                     Ok(()) => told = true,
-                    Err(error) if is_to_come(&error) => {}
-                    Err(_gone) => heard = true,
+                    Err(error) => heard = is_over(&error),
                 }
             }
             // That it closes its socket may not be seen: children of this process have that, too.
@@ -358,7 +383,7 @@ impl Talk<'_> {
             Ok(Some(message)) => message,
             Err(error) if is_to_come(&error) => return Next::GoOn,
             Ok(None) => return Next::Ended,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Next::Ended,
+            Err(error) if is_over(&error) => return Next::Ended,
             Err(_lost) => return Next::End(None),
         };
         // DPDK keeps to the rules: they are asked for what it has said by now.

@@ -29,12 +29,14 @@ const RING_LOG2_MAX: u8 = 14;
 #[derive(Debug)]
 pub(super) enum Speaker {
     Client(Client),
-    Server { greeted: bool },
+    Server { greeted: bool, queues: u16 },
 }
 
 /// What a client has said so far.
 #[derive(Debug, Default)]
 pub(super) struct Client {
+    /// Receive queues of the server: DPDK reads a ring for each, also if there is none.
+    queues: u16,
     begun: bool,
     /// Bytes of each region.
     regions: Vec<u64>,
@@ -65,17 +67,23 @@ impl Message {
 }
 
 impl Speaker {
-    pub(super) fn client() -> Self {
-        Self::Client(Client::default())
+    pub(super) fn client(queues: u16) -> Self {
+        Self::Client(Client {
+            queues,
+            ..Client::default()
+        })
     }
 
-    pub(super) fn server() -> Self {
-        Self::Server { greeted: false }
+    pub(super) fn server(queues: u16) -> Self {
+        Self::Server {
+            greeted: false,
+            queues,
+        }
     }
 
     /// Has a server greeted? Whoever leaves it earlier ends DPDK's.
     pub(super) fn has_greeted(&self) -> bool {
-        matches!(self, Self::Server { greeted: true })
+        matches!(self, Self::Server { greeted: true, .. })
     }
 
     /// May this be said now? Tells why not. What came with it that does not belong to it is closed.
@@ -92,10 +100,15 @@ impl Speaker {
         }
         match self {
             Self::Client(client) => client.check(kind, message),
-            Self::Server { greeted } => match (kind, *greeted) {
+            Self::Server { greeted, queues } => match (kind, *greeted) {
                 (HELLO, false) => {
                     *greeted = true;
-                    Ok(())
+                    // The highest numbers of rings each way that it has.
+                    let most = message.number(40).min(message.number(42));
+                    match most >= *queues - 1 {
+                        true => Ok(()),
+                        false => Err("the server has fewer queues than queues says"),
+                    }
                 }
                 (ACK | CONNECTED, true) => Ok(()),
                 _ => Err("a server does not say that, or not now"),
@@ -113,7 +126,10 @@ impl Client {
             }
             (ADD_REGION, true, Some(memory)) => self.region(message, memory),
             (ADD_RING, true, Some(bell)) => self.ring(message, bell),
-            (CONNECT, true, _) if !self.rings.contains(&0) => Ok(()),
+            (CONNECT, true, _) => match self.rings {
+                [to_client, to_server] if to_client > 0 && to_server == self.queues => Ok(()),
+                _ => Err("both ends must have as many queues: see the key queues"),
+            },
             _ => Err("a client does not say that, or not now"),
         }
     }
@@ -147,6 +163,10 @@ impl Client {
         if index != *count {
             return Err("rings do not come in their order");
         }
+        // DPDK would lose the descriptor.
+        if index >= self.queues {
+            return Err("both ends must have as many queues: see the key queues");
+        }
         let Some(&size) = self.regions.get(usize::from(region)) else {
             return Err("a ring is in no region");
         };
@@ -163,8 +183,8 @@ impl Client {
 
 /// Is it an eventfd? Then nobody waits at it from now on: DPDK reads and writes it in a burst.
 fn is_bell(fd: &OwnedFd) -> bool {
-    let target = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-    if target.is_ok_and(|target| target.as_os_str() != "anon_inode:[eventfd]") {
+    let target = fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
+    if !target.is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]") {
         return false;
     }
     // SAFETY: takes numbers only.

@@ -41,6 +41,11 @@ fn checked(number: libc::c_int) -> io::Result<libc::c_int> {
 }
 
 impl Address {
+    /// Can there be such a socket?
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.to_raw().map(|_| ())
+    }
+
     /// The address as the kernel wants it, and its length.
     fn to_raw(&self) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
         // SAFETY: a C struct of integers, valid when zeroed.

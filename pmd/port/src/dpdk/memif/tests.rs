@@ -346,6 +346,15 @@ fn who_shares_what_is_not_there_is_sent_away() {
                 ring(true, 0, 0, 0, 10),
             ],
         ),
+        (
+            "a ring too many",
+            vec![
+                init(),
+                good_region(),
+                ring(true, 0, 0, 0, 10),
+                ring(true, 1, 0, RING_BYTES, 10),
+            ],
+        ),
         ("a ring with a pipe", vec![init(), good_region(), of_pipe]),
         (
             "one ring only",
