@@ -181,7 +181,8 @@ impl Client {
     }
 }
 
-/// Is it an eventfd? Then nobody waits at it from now on: DPDK reads and writes it in a burst.
+/// Is it an eventfd? DPDK reads and writes it in a burst, so it is made one that nobody waits at, unless the other end makes
+/// it another.
 fn is_bell(fd: &OwnedFd) -> bool {
     let target = fs::read_link(format!("/proc/thread-self/fd/{}", fd.as_raw_fd()));
     if !target.is_ok_and(|target| target.as_os_str() == "anon_inode:[eventfd]") {
