@@ -339,8 +339,24 @@ impl Relay {
 
     /// Has DPDK hear of the end while no burst runs, and waits until it has given up what the two had in common; even if
     /// the thread is to stop, but then not for ever.
-    fn end(&self, inner: Socket, mut greeted: bool, last: Option<Message>) -> io::Result<()> {
+    fn end(&self, inner: Socket, greeted: bool, last: Option<Message>) -> io::Result<()> {
         self.meeting.hold();
+        let told = self.tell_of_end(&inner, greeted, last);
+        if !matches!(told, Ok(true)) {
+            // Left before its greeting, DPDK's server would end the process once it comes to that.
+            core::mem::forget(inner);
+        }
+        // If that failed bursts stay held: nobody knows what DPDK has heard.
+        told.map(|_| self.meeting.release())
+    }
+
+    /// Tells DPDK of the end, and waits until it has done what it does about it; false if it must not be left.
+    fn tell_of_end(
+        &self,
+        inner: &Socket,
+        mut greeted: bool,
+        last: Option<Message>,
+    ) -> io::Result<bool> {
         let last = last.unwrap_or_else(|| Message::goodbye("the other end is gone"));
         let begin = Instant::now();
         let (mut told, mut heard) = (false, false);
@@ -367,12 +383,7 @@ impl Relay {
                 break;
             }
         }
-        if !(heard || greeted) || passes < PASSES {
-            // Left before its greeting, DPDK's server would end the process once it comes to that.
-            core::mem::forget(inner);
-        }
-        self.meeting.release();
-        Ok(())
+        Ok((heard || greeted) && passes == PASSES)
     }
 }
 
