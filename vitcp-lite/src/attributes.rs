@@ -1,0 +1,171 @@
+//! Calling Attributes, 16 bits of the CE header [VI/TCP 3.2].
+//!
+//! | Bit | Attribute |
+//! | --- | --- |
+//! | 0 | Reliable |
+//! | 1 | RDMA Write Enable |
+//! | 2 | RDMA Read Enable |
+//! | 3 | Descriptor Flow Control Enabled |
+//! | 4 | Peer-to-peer Connection Establishment |
+//! | 6, 5 | exact level; ours |
+//! | 7 | the MTU may be negotiated; ours |
+//! | 15 to 8 | sent as 0 and ignored |
+
+use crate::profile::{
+    ATTRIBUTE_FLOW_CONTROL, ATTRIBUTE_LEVEL_SHIFT, ATTRIBUTE_NEGOTIATES, ATTRIBUTE_PEER_TO_PEER,
+    ATTRIBUTE_RDMA_READ, ATTRIBUTE_RDMA_WRITE, ATTRIBUTE_RELIABLE, LEVEL_DELIVERY, LEVEL_NOT_SAID,
+    LEVEL_RECEPTION,
+};
+
+const LEVEL_MASK: u16 = 3;
+
+/// Which of the two reliable levels: the draft merges them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ExactLevel {
+    /// Nothing is said: the connection is unreliable, or the asker knows only the draft.
+    #[default]
+    NotSaid,
+    /// Reliable Delivery.
+    Delivery,
+    /// Reliable Reception.
+    Reception,
+    /// The number 3, which has no meaning.
+    Unknown,
+}
+
+impl ExactLevel {
+    const fn from_bits(bits: u16) -> Self {
+        match (bits >> ATTRIBUTE_LEVEL_SHIFT) & LEVEL_MASK {
+            LEVEL_NOT_SAID => Self::NotSaid,
+            LEVEL_DELIVERY => Self::Delivery,
+            LEVEL_RECEPTION => Self::Reception,
+            _ => Self::Unknown,
+        }
+    }
+
+    const fn to_bits(self) -> u16 {
+        let level = match self {
+            Self::NotSaid => LEVEL_NOT_SAID,
+            Self::Delivery => LEVEL_DELIVERY,
+            Self::Reception => LEVEL_RECEPTION,
+            Self::Unknown => LEVEL_MASK,
+        };
+        level << ATTRIBUTE_LEVEL_SHIFT
+    }
+}
+
+/// What one end of a connection says of its VI. It is told, not checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Attributes {
+    /// Reliable Delivery or Reliable Reception.
+    pub reliable: bool,
+    /// RDMA writes are accepted.
+    pub rdma_write: bool,
+    /// RDMA reads are accepted.
+    pub rdma_read: bool,
+    /// Messages wait for posted descriptors.
+    pub flow_control: bool,
+    /// Both ends ask.
+    pub peer_to_peer: bool,
+    /// Which reliable level.
+    pub level: ExactLevel,
+    /// The MTU Size may be lowered to the other end's.
+    pub negotiates: bool,
+}
+
+impl Attributes {
+    /// The attributes of the 16 bits; unknown ones are ignored.
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Self {
+        Self {
+            reliable: bits & ATTRIBUTE_RELIABLE != 0,
+            rdma_write: bits & ATTRIBUTE_RDMA_WRITE != 0,
+            rdma_read: bits & ATTRIBUTE_RDMA_READ != 0,
+            flow_control: bits & ATTRIBUTE_FLOW_CONTROL != 0,
+            peer_to_peer: bits & ATTRIBUTE_PEER_TO_PEER != 0,
+            level: ExactLevel::from_bits(bits),
+            negotiates: bits & ATTRIBUTE_NEGOTIATES != 0,
+        }
+    }
+
+    /// The 16 bits; unknown ones are 0.
+    #[must_use]
+    pub const fn to_bits(self) -> u16 {
+        let mut bits = self.level.to_bits();
+        if self.reliable {
+            bits |= ATTRIBUTE_RELIABLE;
+        }
+        if self.rdma_write {
+            bits |= ATTRIBUTE_RDMA_WRITE;
+        }
+        if self.rdma_read {
+            bits |= ATTRIBUTE_RDMA_READ;
+        }
+        if self.flow_control {
+            bits |= ATTRIBUTE_FLOW_CONTROL;
+        }
+        if self.peer_to_peer {
+            bits |= ATTRIBUTE_PEER_TO_PEER;
+        }
+        if self.negotiates {
+            bits |= ATTRIBUTE_NEGOTIATES;
+        }
+        bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Attributes, ExactLevel};
+
+    #[test]
+    fn every_known_bit_comes_back_and_no_other() {
+        for bits in 0..=u16::MAX {
+            assert_eq!(Attributes::from_bits(bits).to_bits(), bits & 0xFF);
+        }
+    }
+
+    #[test]
+    fn each_bit_is_its_attribute() {
+        let none = Attributes::default();
+        let expected = [
+            Attributes {
+                reliable: true,
+                ..none
+            },
+            Attributes {
+                rdma_write: true,
+                ..none
+            },
+            Attributes {
+                rdma_read: true,
+                ..none
+            },
+            Attributes {
+                flow_control: true,
+                ..none
+            },
+            Attributes {
+                peer_to_peer: true,
+                ..none
+            },
+            Attributes {
+                level: ExactLevel::Delivery,
+                ..none
+            },
+            Attributes {
+                level: ExactLevel::Reception,
+                ..none
+            },
+            Attributes {
+                negotiates: true,
+                ..none
+            },
+        ];
+        for (bit, attributes) in (0..).zip(expected) {
+            assert_eq!(Attributes::from_bits(1 << bit), attributes);
+        }
+        assert_eq!(Attributes::from_bits(3 << 5).level, ExactLevel::Unknown);
+        assert_eq!(Attributes::from_bits(0xFF00), none);
+    }
+}

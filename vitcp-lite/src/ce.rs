@@ -1,0 +1,153 @@
+//! The CE header: connection establishment [VI/TCP 3.2]. In every Connect Request and
+//! Connect Accept, and in a Connect Reject that is a challenge.
+//!
+//! | Offset | Bytes | Field |
+//! | --- | --- | --- |
+//! | 0 | 2 | Calling Attributes |
+//! | 2 | 2 | Calling Discriminator Length, 0 to 16 |
+//! | 4 | 4 | MTU Size: MaxTransferSize in bytes |
+//! | 8 | 16 | Calling Discriminator; behind its length 0 |
+//! | 24 | 2 | Calling RDMA Read Window |
+//! | 26 | 2 | Called Discriminator Length, 0 to 16 |
+//! | 28 | 16 | Called Discriminator; behind its length 0 |
+//! | 44 | 0 to 256 | Security Information: all that is left of the segment |
+//!
+//! What a discriminator does not use is sent as 0 and ignored.
+
+use core::fmt;
+
+use crate::attributes::Attributes;
+use crate::discriminator::Discriminator;
+use crate::error::SegmentError;
+use crate::profile::{CE_HEADER_BYTES, MAX_DISCRIMINATOR_BYTES};
+use crate::security::Security;
+use crate::wire::{Reader, Writer, tiles};
+
+const ATTRIBUTES: usize = 0;
+const CALLING_LENGTH: usize = 2;
+const MTU: usize = 4;
+const CALLING: usize = 8;
+const READ_WINDOW: usize = 24;
+const CALLED_LENGTH: usize = 26;
+const CALLED: usize = 28;
+
+const _: () = assert!(tiles(
+    &[
+        (ATTRIBUTES, 2),
+        (CALLING_LENGTH, 2),
+        (MTU, 4),
+        (CALLING, MAX_DISCRIMINATOR_BYTES),
+        (READ_WINDOW, 2),
+        (CALLED_LENGTH, 2),
+        (CALLED, MAX_DISCRIMINATOR_BYTES),
+    ],
+    CE_HEADER_BYTES
+));
+
+/// What one end of a connection says when it is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CeHeader {
+    /// Of the VI of who sends this.
+    pub attributes: Attributes,
+    /// Longest message, in bytes: proposed in a request, agreed in an accept.
+    pub mtu_bytes: u32,
+    /// The VI that asks.
+    pub calling: Discriminator,
+    /// The VI that is asked for.
+    pub called: Discriminator,
+    /// RDMA reads of the other end that may be outstanding at a time.
+    pub read_window: u16,
+    /// What the consumers say to each other.
+    pub security: Security,
+}
+
+impl CeHeader {
+    /// Reads a header: `bytes` is the whole rest of the segment behind the segment header.
+    ///
+    /// # Errors
+    /// `CeHeader` if they are fewer than 44; `CallingDiscriminator` and
+    /// `CalledDiscriminator` if one is longer than 16 bytes; `Security` if more than 256
+    /// bytes are left.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SegmentError> {
+        let Some((fixed, security)) = bytes.split_first_chunk::<CE_HEADER_BYTES>() else {
+            return Err(SegmentError::CeHeader {
+                bytes: clamped(bytes.len()),
+            });
+        };
+        let fixed = Reader(fixed);
+        let calling_bytes = fixed.u16::<CALLING_LENGTH>();
+        let calling = used(&fixed.array::<CALLING, 16>(), calling_bytes).ok_or(
+            SegmentError::CallingDiscriminator {
+                bytes: calling_bytes,
+            },
+        )?;
+        let called_bytes = fixed.u16::<CALLED_LENGTH>();
+        let called = used(&fixed.array::<CALLED, 16>(), called_bytes).ok_or(
+            SegmentError::CalledDiscriminator {
+                bytes: called_bytes,
+            },
+        )?;
+        Ok(Self {
+            attributes: Attributes::from_bits(fixed.u16::<ATTRIBUTES>()),
+            mtu_bytes: fixed.u32::<MTU>(),
+            calling,
+            called,
+            read_window: fixed.u16::<READ_WINDOW>(),
+            security: Security::new(security).ok_or(SegmentError::Security {
+                bytes: clamped(security.len()),
+            })?,
+        })
+    }
+
+    /// Writes the header and the Security Information to the front of `out`; returns how
+    /// many bytes they are, or `None` if `out` has fewer.
+    pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
+        let security = self.security.as_bytes();
+        let (fixed, rest) = out.split_first_chunk_mut::<CE_HEADER_BYTES>()?;
+        rest.get_mut(..security.len())?.copy_from_slice(security);
+        let mut fixed = Writer(fixed);
+        fixed.u16::<ATTRIBUTES>(self.attributes.to_bits());
+        fixed.u16::<CALLING_LENGTH>(self.calling.wire_length());
+        fixed.u32::<MTU>(self.mtu_bytes);
+        fixed.array::<CALLING, 16>(self.calling.padded());
+        fixed.u16::<READ_WINDOW>(self.read_window);
+        fixed.u16::<CALLED_LENGTH>(self.called.wire_length());
+        fixed.array::<CALLED, 16>(self.called.padded());
+        Some(self.bytes())
+    }
+
+    /// Bytes on the wire: 44 and the Security Information.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        CE_HEADER_BYTES.saturating_add(self.security.as_bytes().len())
+    }
+}
+
+/// The bytes of a discriminator's field that are in use.
+fn used(field: &[u8; MAX_DISCRIMINATOR_BYTES], length: u16) -> Option<Discriminator> {
+    field
+        .get(..usize::from(length))
+        .and_then(Discriminator::new)
+}
+
+fn clamped(bytes: usize) -> u16 {
+    u16::try_from(bytes).unwrap_or(u16::MAX)
+}
+
+impl fmt::Display for CeHeader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "\"{}\" to \"{}\" attributes {:04x} MTU {} bytes {} reads {} bytes of security",
+            self.calling,
+            self.called,
+            self.attributes.to_bits(),
+            self.mtu_bytes,
+            self.read_window,
+            self.security.as_bytes().len()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! Security Information, the end of the CE header [VI/TCP 3.2].
+
+use core::fmt;
+
+use crate::profile::MAX_SECURITY_BYTES;
+
+/// What a consumer says so that its request is accepted: 0 to 256 bytes, whose meaning is
+/// the consumers' own.
+#[derive(Clone, Copy)]
+pub struct Security {
+    len: u16,
+    bytes: [u8; MAX_SECURITY_BYTES],
+}
+
+impl Security {
+    /// No bytes.
+    pub const EMPTY: Security = Security {
+        len: 0,
+        bytes: [0; MAX_SECURITY_BYTES],
+    };
+
+    /// `None` if there are more than [`MAX_SECURITY_BYTES`].
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Option<Self> {
+        let mut security = Self::EMPTY;
+        security.len = u16::try_from(bytes.len()).ok()?;
+        security
+            .bytes
+            .get_mut(..bytes.len())?
+            .copy_from_slice(bytes);
+        Some(security)
+    }
+
+    /// The bytes in use.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        let (used, _) = self
+            .bytes
+            .split_at_checked(usize::from(self.len))
+            .unwrap_or((&self.bytes, &[]));
+        used
+    }
+
+    /// Are there none?
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl Default for Security {
+    fn default() -> Self {
+        Self::EMPTY
+    }
+}
+
+impl PartialEq for Security {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Security {}
+
+/// Only how many bytes there are: they may be a secret.
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Security({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Security;
+    use std::format;
+
+    #[test]
+    fn up_to_256_bytes_are_kept() {
+        for bytes in 0..=256 {
+            let security = Security::new(&[0xA5; 256][..bytes]).unwrap();
+            assert_eq!(security.as_bytes().len(), bytes);
+            assert!(security.as_bytes().iter().all(|b| *b == 0xA5));
+            assert_eq!(security.is_empty(), bytes == 0);
+        }
+        assert_eq!(Security::new(&[0; 257]), None);
+        assert_eq!(Security::new(&[0; 70000]), None);
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        let security = Security::new(b"secret").unwrap();
+        assert_eq!(format!("{security:?}"), "Security(6 bytes)");
+        assert_ne!(security, Security::EMPTY);
+        assert_eq!(Security::default(), Security::EMPTY);
+    }
+}

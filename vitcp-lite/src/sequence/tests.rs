@@ -1,0 +1,158 @@
+//! Credits as they are counted, against counts that never wrap.
+
+use proptest::collection::vec as any_vec;
+use proptest::prelude::*;
+
+use super::{Credits, Posted, is_after};
+
+proptest! {
+    #![proptest_config(crate::seeded::config())]
+
+    #[test]
+    fn order_is_that_of_the_distance(from in any::<u32>(), ahead in 1..0x8000_0000u32) {
+        let to = from.wrapping_add(ahead);
+        prop_assert!(is_after(to, from));
+        prop_assert!(!is_after(from, to));
+        prop_assert!(!is_after(from, from));
+    }
+
+    /// Both sides of one connection over several turns of the 16 bits, with segments that
+    /// say it now and then; the peer's consumer posts and this one sends at any speed.
+    #[test]
+    fn both_sides_agree_with_counts_that_never_wrap(
+        threshold in prop_oneof![Just(0u16), 1..100u16, any::<u16>()],
+        steps in any_vec((0..4u8, 0..30_000u64), 200..400),
+    ) {
+        let mut posted = Posted::new(threshold);
+        let mut credits = Credits::new(0);
+        let (mut total, mut used, mut said) = (0u64, 0u64, 0u64);
+        for (what, count) in steps {
+            match what {
+                0 => {
+                    total += count;
+                    posted.note((total & 0xFFFF_FFFF) as u32);
+                }
+                1 => {
+                    said = said.max(total.min(used + 32767));
+                    let word = posted.said();
+                    prop_assert_eq!(word, (said & 0xFFFF) as u16);
+                    credits.note_posted(word);
+                }
+                _ => {
+                    for _ in 0..count {
+                        let may = used < said;
+                        prop_assert_eq!(credits.use_one(), may);
+                        if !may {
+                            break;
+                        }
+                        used += 1;
+                        posted.use_one();
+                    }
+                }
+            }
+            prop_assert_eq!(u64::from(credits.available()), said - used);
+            let more = total.min(used + 32767) > said;
+            prop_assert_eq!(posted.wants_nop(), more && said - used < u64::from(threshold));
+        }
+    }
+
+    /// A peer that says its total as the draft has it, however far that is ahead.
+    #[test]
+    fn no_credit_of_a_generous_peer_is_lost(
+        first in any::<u16>(),
+        steps in any_vec((1..32_768u64, 0..20_000u64), 20..60),
+    ) {
+        let mut credits = Credits::new(first);
+        let (mut total, mut used) = (u64::from(first), 0);
+        for (more, uses) in steps {
+            total += more;
+            credits.note_posted((total & 0xFFFF) as u16);
+            for _ in 0..uses.min(total - used) {
+                prop_assert!(credits.use_one());
+                used += 1;
+            }
+            prop_assert_eq!(u64::from(credits.available()), (total - used).min(65535));
+        }
+    }
+
+    #[test]
+    fn stale_words_take_nothing_back(first in any::<u16>(), back in 0..=32768u16) {
+        let mut credits = Credits::new(first);
+        let before = credits;
+        credits.note_posted(first.wrapping_sub(back));
+        prop_assert_eq!(credits, before);
+    }
+
+    /// A peer that does not keep to its credits takes descriptors that were never said.
+    #[test]
+    fn a_peer_without_manners_breaks_nothing(
+        steps in any_vec((0..3u8, any::<u32>()), 0..300),
+    ) {
+        let mut posted = Posted::new(8);
+        let mut total = 0u64;
+        for (what, value) in steps {
+            match what {
+                0 => {
+                    total += u64::from(value % 100);
+                    posted.note(total as u32);
+                }
+                1 => prop_assert!(u64::from(posted.said()) <= total),
+                _ => (0..value % 100).for_each(|_| posted.use_one()),
+            }
+            let _ = posted.wants_nop();
+        }
+    }
+}
+
+#[test]
+fn order_of_numbers_far_apart() {
+    assert!(is_after(0, u32::MAX));
+    assert!(is_after(5, 0xFFFF_FFF0));
+    assert!(!is_after(0x8000_0000, 0) && !is_after(0, 0x8000_0000));
+}
+
+#[test]
+fn no_more_than_half_the_range_is_said_at_a_time() {
+    let mut posted = Posted::new(u16::MAX);
+    posted.note(100_000);
+    assert_eq!(posted.said(), 32767);
+    assert!(!posted.wants_nop(), "there is nothing new to say");
+    posted.use_one();
+    assert!(posted.wants_nop());
+    assert_eq!(posted.said(), 32768);
+    assert!(!posted.wants_nop());
+}
+
+#[test]
+fn a_count_behind_the_last_is_ignored() {
+    let mut posted = Posted::new(1);
+    posted.note(7);
+    posted.note(3);
+    assert!(posted.wants_nop());
+    assert_eq!(posted.said(), 7);
+    assert!(!posted.wants_nop());
+}
+
+#[test]
+fn a_nop_waits_until_the_credits_are_few() {
+    let mut posted = Posted::new(2);
+    posted.note(4);
+    assert_eq!(posted.said(), 4);
+    posted.note(10);
+    assert!(!posted.wants_nop(), "four are unused");
+    posted.use_one();
+    posted.use_one();
+    assert!(!posted.wants_nop(), "two are");
+    posted.use_one();
+    assert!(posted.wants_nop(), "one is");
+    assert_eq!(posted.said(), 10);
+}
+
+#[test]
+fn credits_end() {
+    let mut credits = Credits::new(2);
+    assert!(credits.use_one() && credits.use_one() && !credits.use_one());
+    assert_eq!(credits.available(), 0);
+    credits.note_posted(3);
+    assert_eq!(credits.available(), 1);
+}

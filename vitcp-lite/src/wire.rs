@@ -1,0 +1,127 @@
+//! Big-endian fields at fixed offsets of fixed-size arrays.
+//!
+//! Offset and width are checked against the array when the program is compiled,
+//! so no access can miss and none is checked at run time.
+
+/// Do these (offset, bytes) fields cover `0..total` in order, without gap or overlap?
+pub(crate) const fn tiles(mut fields: &[(usize, usize)], total: usize) -> bool {
+    let mut end: usize = 0;
+    while let Some((&(offset, bytes), rest)) = fields.split_first() {
+        if offset != end {
+            return false;
+        }
+        end = end.saturating_add(bytes);
+        fields = rest;
+    }
+    end == total
+}
+
+/// Reads the fields of one structure.
+#[derive(Clone, Copy)]
+pub(crate) struct Reader<'a, const N: usize>(pub(crate) &'a [u8; N]);
+
+impl<const N: usize> Reader<'_, N> {
+    /// The `LEN` bytes at `AT`.
+    #[inline]
+    pub(crate) fn array<const AT: usize, const LEN: usize>(self) -> [u8; LEN] {
+        const { assert!(AT <= N && LEN <= N - AT) };
+        self.0
+            .split_at_checked(AT)
+            .and_then(|(_, tail)| tail.first_chunk())
+            .copied()
+            .unwrap_or([0; LEN])
+    }
+
+    #[inline]
+    pub(crate) fn u8<const AT: usize>(self) -> u8 {
+        let [value] = self.array::<AT, 1>();
+        value
+    }
+
+    #[inline]
+    pub(crate) fn u16<const AT: usize>(self) -> u16 {
+        u16::from_be_bytes(self.array::<AT, 2>())
+    }
+
+    #[inline]
+    pub(crate) fn u32<const AT: usize>(self) -> u32 {
+        u32::from_be_bytes(self.array::<AT, 4>())
+    }
+
+    #[inline]
+    pub(crate) fn u64<const AT: usize>(self) -> u64 {
+        u64::from_be_bytes(self.array::<AT, 8>())
+    }
+}
+
+/// Writes the fields of one structure.
+pub(crate) struct Writer<'a, const N: usize>(pub(crate) &'a mut [u8; N]);
+
+impl<const N: usize> Writer<'_, N> {
+    /// Puts `value` at `AT`.
+    #[inline]
+    pub(crate) fn array<const AT: usize, const LEN: usize>(&mut self, value: [u8; LEN]) {
+        const { assert!(AT <= N && LEN <= N - AT) };
+        let place = self
+            .0
+            .split_at_mut_checked(AT)
+            .and_then(|(_, tail)| tail.first_chunk_mut());
+        if let Some(place) = place {
+            *place = value;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn u8<const AT: usize>(&mut self, value: u8) {
+        self.array::<AT, 1>([value]);
+    }
+
+    #[inline]
+    pub(crate) fn u16<const AT: usize>(&mut self, value: u16) {
+        self.array::<AT, 2>(value.to_be_bytes());
+    }
+
+    #[inline]
+    pub(crate) fn u32<const AT: usize>(&mut self, value: u32) {
+        self.array::<AT, 4>(value.to_be_bytes());
+    }
+
+    #[inline]
+    pub(crate) fn u64<const AT: usize>(&mut self, value: u64) {
+        self.array::<AT, 8>(value.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Reader, Writer, tiles};
+
+    #[test]
+    fn tiling_sees_gaps_overlaps_and_wrong_totals() {
+        assert!(tiles(&[(0, 1), (1, 3), (4, 4)], 8));
+        assert!(!tiles(&[(0, 1), (2, 3)], 5));
+        assert!(!tiles(&[(0, 2), (1, 3)], 4));
+        assert!(!tiles(&[(0, 2)], 3));
+    }
+
+    #[test]
+    fn fields_are_big_endian_and_stay_in_their_place() {
+        let mut bytes = [0xEE; 17];
+        let mut writer = Writer(&mut bytes);
+        writer.u8::<0>(1);
+        writer.u16::<1>(0x0203);
+        writer.u32::<3>(0x0405_0607);
+        writer.u64::<7>(0x0809_0A0B_0C0D_0E0F);
+        assert_eq!(
+            bytes,
+            [
+                1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 0xEE, 0xEE
+            ]
+        );
+        let reader = Reader(&bytes);
+        assert_eq!(reader.u8::<0>(), 1);
+        assert_eq!(reader.u16::<1>(), 0x0203);
+        assert_eq!(reader.u32::<3>(), 0x0405_0607);
+        assert_eq!(reader.u64::<7>(), 0x0809_0A0B_0C0D_0E0F);
+    }
+}
