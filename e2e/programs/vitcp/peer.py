@@ -1,0 +1,247 @@
+"""An honest VI/TCP peer: connects or listens, then runs a script.
+
+Prints one line per fact.  Exit code 0 if all went as expected, 1 with a
+clear text otherwise.  Steps of the script, in the order of the arguments:
+
+  send:BYTES[:IMM]                   one Send
+  sends:COUNT:BYTES                  COUNT Sends
+  recv:COUNT[:BYTES]                 expects COUNT messages (each of BYTES)
+  echo:COUNT:BYTES                   sends, expects the same bytes back
+  reflect:COUNT                      sends back what comes
+  write:ADDRESS:HANDLE:BYTES[:IMM]   one RDMA Write
+  read:ADDRESS:HANDLE:BYTES          one RDMA Read
+  verify:ADDRESS:HANDLE:BYTES        RDMA Write, then RDMA Read of the same
+  refused:ADDRESS:HANDLE:BYTES       one RDMA Read that is to be refused
+  advertise                          sends address, handle, length of --memory
+  nop                                one NOP
+  post:N                             raises Rx Descriptors Posted by N
+  acked                              waits until all is acknowledged
+  expect-error:CODE:SECONDS          expects VI Error Type CODE, then the close
+  wait-close:SECONDS                 expects the other side to close
+  close                              closes, expects the other side to follow
+
+ADDRESS and HANDLE may be @: taken from the first message received (u64
+address, u32 handle, u32 length, big-endian); ADDRESS may be @+OFFSET.
+Payload byte i of the Kth message (from 0) is (K + i) mod 256.
+"""
+
+import argparse
+import socket
+import sys
+import time
+
+import wire
+from conversation import Conversation
+from script import Script
+from session import Failure, Hello, Session, say
+from wire import Kind
+
+
+def discriminator(text):
+    """Read a discriminator: text, or hex:DIGITS."""
+    if text.startswith("hex:"):
+        return bytes.fromhex(text[4:])
+    return text.encode()
+
+
+def arguments():
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    both = argparse.ArgumentParser(add_help=False)
+    both.add_argument("--host", default="127.0.0.1")
+    both.add_argument("--port", type=int, default=wire.TCP_PORT)
+    both.add_argument("--level", choices=wire.LEVELS, default="rd")
+    both.add_argument("--mtu", type=int, default=32768)
+    both.add_argument("--no-negotiate", action="store_true",
+                      help="do not have the MTU negotiated")
+    both.add_argument("--flow-control", action="store_true")
+    both.add_argument("--posted", type=int, default=64,
+                      help="receive descriptors posted before connecting")
+    both.add_argument("--repost", action="store_true",
+                      help="post one for each one used")
+    both.add_argument("--number", type=lambda text: int(text, 0),
+                      help="first Message Number")
+    both.add_argument("--read-window", type=int, default=16)
+    both.add_argument("--security", type=bytes.fromhex, default=b"")
+    both.add_argument("--segment", type=int, default=1400,
+                      help="payload bytes of a segment")
+    both.add_argument("--split", type=int, default=0,
+                      help="bytes of each piece sent, 0 whole segments")
+    both.add_argument("--memory", type=int, default=65536,
+                      help="bytes of memory for RDMA of the other side")
+    both.add_argument("--base", type=lambda text: int(text, 0),
+                      default=0x10000, help="address of --memory")
+    both.add_argument("--handle", type=lambda text: int(text, 0),
+                      default=0x4D454D, help="handle of --memory")
+    both.add_argument("--timeout", type=float, default=10.0,
+                      help="seconds to wait for anything")
+    both.add_argument("script", nargs="*")
+
+    client = commands.add_parser("client", parents=[both])
+    client.add_argument("--local-host")
+    client.add_argument("--called", type=discriminator, required=True)
+    client.add_argument("--calling", type=discriminator, default=b"peer")
+    client.add_argument("--peer-to-peer", action="store_true")
+    client.add_argument("--respond", type=bytes.fromhex,
+                        help="security information to answer a challenge")
+    client.add_argument("--retry", type=float, default=0.0,
+                        help="seconds to ask again while nobody matches")
+    client.add_argument("--expect", default="accept",
+                        choices=("accept", "reject", "no-match", "close"))
+
+    server = commands.add_parser("server", parents=[both])
+    server.add_argument("--disc", type=discriminator, required=True)
+    server.add_argument("--expect-calling", type=discriminator)
+    server.add_argument("--challenge", type=bytes.fromhex,
+                        help="security information of a challenge")
+    server.add_argument("--answer", default="accept", choices=(
+        "accept", "reject", "no-match", "silence", "close"))
+    server.add_argument("--reject-code", type=int, default=wire.IS_REJECTED)
+    return parser
+
+
+def make_session(sock, options, active):
+    """Make the Session the options ask for."""
+    if not 1 <= options.segment <= wire.MAX_SEGMENT - 40:
+        raise Failure(f"--segment {options.segment} is not 1 to 65495")
+    hello = Hello(
+        own=options.calling if active else options.disc,
+        called=options.called if active else b"",
+        level=options.level,
+        mtu=options.mtu,
+        flow_control=options.flow_control,
+        negotiate=not options.no_negotiate,
+        peer_to_peer=active and options.peer_to_peer,
+        read_window=options.read_window,
+        security=options.security,
+    )
+    talk = Conversation(active, options.number, options.posted)
+    return Session(
+        sock, hello, talk, segment=options.segment, split=options.split,
+        timeout=options.timeout, repost=options.repost,
+        memory=options.memory, base=options.base, handle=options.handle,
+    )
+
+
+def say_connected(session):
+    """Print the agreed values."""
+    talk = session.talk
+    say(
+        f"connected mtu {talk.mtu} flow-control "
+        f"{'on' if talk.flow_control else 'off'} "
+        f"posted {talk.other_posted}"
+    )
+
+
+def call(options):
+    """Open a TCP connection."""
+    source = (options.local_host, 0) if options.local_host else None
+    return socket.create_connection(
+        (options.host, options.port), options.timeout, source
+    )
+
+
+def run_client(options):
+    """Connect, then run the script."""
+    session = make_session(call(options), options, active=True)
+    if options.expect == "close":
+        ce = session.hello.ce()
+        session.talk.propose(ce)
+        session.put(Kind.CONNECT_REQUEST, ce=ce)
+        session.wait_close(options.timeout)
+        say("closed by the other side")
+        return
+    deadline = time.monotonic() + options.retry
+    answer = session.connect(options.respond)
+    while answer == "no-match" and time.monotonic() < deadline:
+        time.sleep(0.01)
+        session = make_session(call(options), options, active=True)
+        answer = session.connect(options.respond)
+    if answer.split()[0] != options.expect:
+        raise Failure(f"{answer}, not {options.expect}")
+    if answer != "accept":
+        say(answer)
+        session.wait_close(options.timeout)
+        say("closed by the other side")
+        return
+    say_connected(session)
+    Script(session).run(options.script)
+
+
+def run_server(options):
+    """Listen, answer one request, then run the script."""
+    with socket.create_server((options.host, options.port)) as listener:
+        say(f"listening {listener.getsockname()[1]}")
+        listener.settimeout(options.timeout)
+        try:
+            sock, address = listener.accept()
+        except TimeoutError:
+            raise Failure(f"no call in {options.timeout} s") from None
+    say(f"called from {address[0]}")
+    session = make_session(sock, options, active=False)
+    request = session.request()
+    if options.challenge is not None:
+        request = session.challenge(request, options.challenge)
+        say(f"response {request.security.hex()}")
+    say(
+        f"request calling {request.calling!r} called {request.called!r} "
+        f"mtu {request.mtu} attributes 0x{request.attributes:04x} "
+        f"security {request.security.hex() or '-'}"
+    )
+    answer_request(session, request, options)
+
+
+def answer_request(session, request, options):
+    """Do what --answer says; a script follows only behind an Accept."""
+    if options.answer == "silence":
+        session.wait_close(options.timeout)
+        say("closed by the other side")
+        return
+    if options.answer == "close":
+        session.close()
+        say("closed")
+        return
+    if options.answer == "reject":
+        session.refuse(Kind.CONNECT_REJECT, options.reject_code)
+        say(f"rejected {options.reject_code}")
+        return
+    if options.answer == "no-match":
+        session.refuse(Kind.CONNECT_NO_MATCH)
+        say("answered no-match")
+        return
+    calling = options.expect_calling
+    if calling is not None and request.calling != calling:
+        raise Failure(f"calling {request.calling!r}, not {calling!r}")
+    verdict = session.judge(request)
+    if verdict == "no-match":
+        session.refuse(Kind.CONNECT_NO_MATCH)
+        raise Failure(f"called {request.called!r}, not {options.disc!r}")
+    if verdict is not None:
+        session.refuse(Kind.CONNECT_REJECT, verdict)
+        raise Failure(f"the request does not suit, code {verdict}")
+    session.accept(request)
+    say_connected(session)
+    Script(session).run(options.script)
+
+
+def main():
+    """Run the command line; return the exit code."""
+    options = arguments().parse_args()
+    try:
+        Script.check(options.script)
+        if options.command == "client":
+            run_client(options)
+        else:
+            run_server(options)
+    except (Failure, wire.WireError, OSError, ValueError) as error:
+        say(f"failed: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

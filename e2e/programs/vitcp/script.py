@@ -1,0 +1,163 @@
+"""The steps that a peer can be told to do on a connection."""
+
+import inspect
+
+from session import REGION, Failure, describe, pattern, say
+from wire import Kind
+
+
+class Script:
+    """The steps of the command line."""
+
+    def __init__(self, session):
+        self.session = session
+        self.open = True
+
+    def run(self, steps):
+        """Run all steps, then close if none of them did."""
+        for step in steps:
+            name, *values = step.split(":")
+            getattr(self, "do_" + name.replace("-", "_"))(*values)
+        if self.open:
+            self.do_close()
+
+    @staticmethod
+    def check(steps):
+        """Raise Failure if a step is not known or has other values."""
+        for step in steps:
+            name, *values = step.split(":")
+            method = getattr(Script, "do_" + name.replace("-", "_"), None)
+            if method is None:
+                raise Failure(f"there is no step {step!r}")
+            try:
+                inspect.signature(method).bind(None, *values)
+            except TypeError as error:
+                raise Failure(f"step {step!r}: {error}") from None
+
+    def _payload(self, length):
+        data = pattern(self.session.serial, int(length))
+        self.session.serial += 1
+        return data
+
+    def _place(self, address, handle):
+        """Resolve @ by the first message received."""
+        if "@" not in address + handle:
+            return int(address, 0), int(handle, 0)
+        session = self.session
+        session.wait_for(
+            lambda: session.region is not None, session.timeout,
+            "address and handle",
+        )
+        if len(session.region) != REGION.size:
+            raise Failure("the first message is no address and handle")
+        there, known, _length = REGION.unpack(session.region)
+        if address.startswith("@"):
+            address = there + int(address[1:] or "0", 0)
+        else:
+            address = int(address, 0)
+        return address, known if handle == "@" else int(handle, 0)
+
+    def do_send(self, length, immediate=None):
+        if immediate is not None:
+            immediate = int(immediate, 0)
+        data = self._payload(length)
+        self.session.send(data, immediate)
+        say(f"sent {describe(data)}")
+
+    def do_sends(self, count, length):
+        for _ in range(int(count)):
+            self.session.send(self._payload(length))
+        say(f"sent {count} messages of {length} bytes")
+
+    def do_recv(self, count, length=None):
+        for _ in range(int(count)):
+            message = self.session.receive()
+            text = f"received {describe(message.payload)}"
+            if message.immediate is not None:
+                text += f" immediate 0x{message.immediate:08x}"
+            say(text)
+            if length is not None and len(message.payload) != int(length):
+                raise Failure(f"{len(message.payload)} bytes, not {length}")
+
+    def do_echo(self, count, length):
+        for index in range(int(count)):
+            data = self._payload(length)
+            self.session.send(data)
+            if self.session.receive().payload != data:
+                raise Failure(f"echo {index} has other bytes")
+        say(f"echoed {count} messages of {length} bytes")
+
+    def do_reflect(self, count):
+        for _ in range(int(count)):
+            message = self.session.receive()
+            self.session.send(message.payload, message.immediate)
+        say(f"reflected {count} messages")
+
+    def do_write(self, address, handle, length, immediate=None):
+        if immediate is not None:
+            immediate = int(immediate, 0)
+        address, handle = self._place(address, handle)
+        data = self._payload(length)
+        self.session.write(address, handle, data, immediate)
+        say(f"wrote {describe(data)}")
+
+    def do_read(self, address, handle, length):
+        place = self._place(address, handle)
+        data = self.session.read(*place, int(length, 0))
+        if data is None:
+            raise Failure("the RDMA Read was refused")
+        say(f"read {describe(data)}")
+
+    def do_verify(self, address, handle, length):
+        place = self._place(address, handle)
+        data = self._payload(length)
+        self.session.write(*place, data)
+        if self.session.read(*place, len(data)) != data:
+            raise Failure("what was read is not what was written")
+        say(f"verified {describe(data)}")
+
+    def do_refused(self, address, handle, length):
+        place = self._place(address, handle)
+        if self.session.read(*place, int(length, 0)) is not None:
+            raise Failure("the RDMA Read was not refused")
+        say("refused")
+
+    def do_advertise(self):
+        session = self.session
+        session.send(REGION.pack(
+            session.base, session.handle, len(session.memory)
+        ))
+        say(f"advertised {len(session.memory)} bytes")
+
+    def do_nop(self):
+        self.session.put(Kind.NOP)
+        say("sent a NOP")
+
+    def do_post(self, count):
+        self.session.talk.posted += int(count)
+        self.session.flush()
+        say(f"posted {self.session.talk.posted % 0x10000}")
+
+    def do_acked(self):
+        self.session.wait_acknowledged()
+        say("acknowledged")
+
+    def do_expect_error(self, code, seconds):
+        session = self.session
+        session.wait_for(
+            lambda: session.talk.error is not None, float(seconds),
+            f"VI Error Type {code}",
+        )
+        if session.talk.error[0] != int(code, 0):
+            raise Failure(f"VI Error Type is {session.talk.error[0]}")
+        self.do_wait_close(seconds)
+
+    def do_wait_close(self, seconds):
+        self.session.wait_close(float(seconds))
+        self.open = False
+        say("closed by the other side")
+
+    def do_close(self):
+        self.session.close()
+        self.open = False
+        say("closed")

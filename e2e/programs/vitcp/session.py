@@ -1,0 +1,396 @@
+"""One VI connection over one TCP connection, as an honest side has it."""
+
+import collections
+import select
+import socket
+import struct
+import time
+import zlib
+from dataclasses import dataclass
+
+import conversation
+import wire
+from wire import Kind
+
+REGION = struct.Struct(">QII")
+
+
+class Failure(Exception):
+    """Something did not go as expected."""
+
+
+def say(text):
+    """Print one fact at once."""
+    print(text, flush=True)
+
+
+def pattern(start, length):
+    """Return the payload of message number `start` of a script."""
+    start %= 256
+    return (bytes(range(256)) * (length // 256 + 2))[start:start + length]
+
+
+def describe(data):
+    """Return length and checksum of a payload."""
+    return f"{len(data)} bytes crc32 {zlib.crc32(data):08x}"
+
+
+@dataclass
+class Hello:
+    """What this side says of itself when it connects [VI/TCP 3.2]."""
+
+    own: bytes = b""
+    called: bytes = b""
+    level: str = "rd"
+    mtu: int = 32768
+    flow_control: bool = False
+    negotiate: bool = True
+    peer_to_peer: bool = False
+    rdma: int = wire.RDMA_WRITE | wire.RDMA_READ
+    read_window: int = 16
+    security: bytes = b""
+
+    def ce(self, called=None, mtu=None, security=None):
+        """Return the CE header."""
+        attributes = wire.LEVELS[self.level] | self.rdma
+        if self.flow_control:
+            attributes |= wire.FLOW_CONTROL
+        if self.negotiate:
+            attributes |= wire.NEGOTIABLE
+        if self.peer_to_peer:
+            attributes |= wire.PEER_TO_PEER
+        return wire.CeHeader(
+            attributes=attributes,
+            mtu=self.mtu if mtu is None else mtu,
+            calling=self.own,
+            called=self.called if called is None else called,
+            read_window=self.read_window,
+            security=self.security if security is None else security,
+        )
+
+
+class Session:
+    """One VI connection over one TCP connection [VI/TCP 2.2.2.2.2]."""
+
+    def __init__(self, sock, hello, talk, *, segment=1400, split=0,
+                 timeout=10.0, repost=False, memory=0, base=0x10000,
+                 handle=0x4D454D):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setblocking(False)
+        self.sock = sock
+        self.hello = hello
+        self.talk = talk
+        self.segment = segment
+        self.split = split
+        self.timeout = timeout
+        self.repost = repost
+        self.memory = bytearray(memory)
+        self.base = base
+        self.handle = handle
+        self.buffer = wire.SegmentBuffer()
+        self.ended = False
+        self.inbox = collections.deque()
+        self.answers = collections.deque()
+        self.region = None
+        self.serial = 0
+        self._shut = False
+        self._ack_due = False
+        self._ack_wanted = None
+
+    # bytes
+
+    def transmit(self, data):
+        """Send bytes, in pieces if asked to; takes in what comes meanwhile."""
+        view = memoryview(data)
+        while view:
+            piece = view[:self.split] if self.split else view
+            try:
+                view = view[self.sock.send(piece):]
+            except BlockingIOError:
+                deadline = time.monotonic() + self.timeout
+                wanted = [] if self.ended else [self.sock]
+                ready = select.select(wanted, [self.sock], [], self.timeout)
+                if ready[0]:
+                    self.take_bytes()
+                elif time.monotonic() >= deadline:
+                    raise Failure(
+                        f"nothing could be sent for {self.timeout} s"
+                    ) from None
+            except OSError as error:
+                raise Failure(f"cannot send: {error}") from None
+
+    def take_bytes(self):
+        """Take in what is there; return whether there was anything."""
+        try:
+            data = self.sock.recv(1 << 18)
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            data = b""
+        if data:
+            self.buffer.feed(data)
+        else:
+            self.ended = True
+        return True
+
+    def put(self, kind, ce=None, rdma=None, payload=b"", **fields):
+        """Send one segment."""
+        header = self.talk.header(kind, **fields)
+        self._ack_due = False
+        self.transmit(wire.Segment(header, ce, rdma, payload).pack())
+        return header
+
+    # messages in
+
+    def wait_for(self, done, seconds, what):
+        """Take segments until `done()`; Failure after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            segment = self.buffer.next()
+            if segment is not None:
+                self._take(segment)
+                continue
+            if self.ended:
+                if self.buffer.pending:
+                    raise Failure(
+                        f"closed inside of a segment, {self.buffer.pending} "
+                        "bytes are left"
+                    )
+                raise Failure(f"closed by the other side, waiting for {what}")
+            if self.take_bytes():
+                continue
+            self.flush()
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Failure(f"waited {seconds} s for {what}")
+            if select.select([self.sock], [], [], left)[0]:
+                self.take_bytes()
+
+    def _take(self, segment):
+        message = self.talk.check(segment)
+        if self.talk.error is not None:
+            vi_error, is_error, number = self.talk.error
+            say(f"error vi {vi_error} is {is_error} of message {number}")
+        if message is None:
+            return
+        if message.kind in wire.CONNECTION_KINDS:
+            self.answers.append(message)
+            return
+        if message.kind == Kind.READ_RESPONSE:
+            self.answers.append(message)
+            return
+        if message.failed:
+            raise Failure(f"message {message.number} has Transmit Error")
+        if message.kind == Kind.NOP:
+            return
+        self._ack_due = self.talk.owes_acks
+        if message.kind == Kind.WRITE:
+            self._written(message)
+        elif message.kind == Kind.READ_REQUEST and not self._shut:
+            self.respond(message)
+        if message.consumes:
+            if self.region is None:
+                self.region = message.payload[:REGION.size]
+            if self.repost:
+                self.talk.posted += 1
+            self.inbox.append(message)
+
+    def _range(self, rdma):
+        """Return where `rdma` is in our memory, or None."""
+        start = rdma.address - self.base
+        end = start + rdma.length
+        if rdma.handle != self.handle or start < 0 or end > len(self.memory):
+            return None
+        return slice(start, end)
+
+    def _written(self, message):
+        where = self._range(message.rdma)
+        if where is None:
+            raise Failure(f"RDMA Write outside of the memory: {message.rdma}")
+        self.memory[where] = message.payload
+        say(f"written {describe(message.payload)}")
+
+    def respond(self, message):
+        """Answer an RDMA Read Request under its number [VI/TCP 3.1]."""
+        where = self._range(message.rdma)
+        if where is None:
+            self.put(
+                Kind.READ_RESPONSE, rdma=message.rdma, number=message.number,
+                flags=wire.END | wire.TRANSMIT_ERROR,
+            )
+            say(f"refused {message.rdma.length} bytes")
+            return
+        data = bytes(self.memory[where])
+        self._segments(
+            Kind.READ_RESPONSE, data, message.rdma, number=message.number
+        )
+        say(f"answered {describe(data)}")
+
+    def flush(self):
+        """Acknowledge, and announce receives, by a NOP [VI/TCP 3.1]."""
+        if self.talk.phase is not conversation.Phase.CONNECTED:
+            return
+        if self.ended or self._shut:
+            return
+        news = self.talk.flow_control and (
+            self.talk.posted != self.talk.announced
+        )
+        if self._ack_due or news:
+            self.put(Kind.NOP)
+
+    # messages out
+
+    def _segments(self, kind, data, rdma=None, immediate=None, **fields):
+        """Send a message in segments; all have one number [VI/TCP 3.1]."""
+        offset = 0
+        while True:
+            part = data[offset:offset + self.segment]
+            last = offset + len(part) == len(data)
+            flags = wire.END if last else 0
+            value = 0
+            if last and immediate is not None:
+                flags |= wire.IMMEDIATE
+                value = immediate
+            header = self.put(
+                kind, rdma=rdma, payload=part, flags=flags, offset=offset,
+                immediate=value, **fields,
+            )
+            fields["number"] = header.number
+            if last:
+                return header.number
+            offset += len(part)
+
+    def _message(self, kind, data, rdma=None, immediate=None):
+        if len(data) > self.talk.mtu:
+            raise Failure(f"{len(data)} bytes, MTU Size is {self.talk.mtu}")
+        if kind == Kind.SEND or immediate is not None:
+            if self.talk.flow_control:
+                self.wait_for(
+                    lambda: self.talk.credits, self.timeout, "a credit"
+                )
+            self.talk.used_by_us = wire.after(self.talk.used_by_us, 1, 16)
+        self._ack_wanted = self._segments(kind, data, rdma, immediate)
+
+    def send(self, data, immediate=None):
+        """Send one message."""
+        self._message(Kind.SEND, data, immediate=immediate)
+
+    def write(self, address, handle, data, immediate=None):
+        """RDMA Write one message."""
+        rdma = wire.RdmaHeader(address, handle, len(data))
+        self._message(Kind.WRITE, data, rdma, immediate)
+
+    def read(self, address, handle, length):
+        """RDMA Read; return the bytes, None if refused."""
+        rdma = wire.RdmaHeader(address, handle, length)
+        self.talk.reads.append((self.talk.next_number, rdma))
+        self._ack_wanted = self.put(Kind.READ_REQUEST, rdma=rdma).number
+        message = self._answer("a read response")
+        return None if message.failed else message.payload
+
+    def receive(self):
+        """Return the next message that used a receive descriptor."""
+        self.wait_for(lambda: self.inbox, self.timeout, "a message")
+        return self.inbox.popleft()
+
+    def acknowledged(self):
+        """Whether the other side acknowledged all but NOPs."""
+        wanted = self._ack_wanted
+        if not self.talk.hears_acks or wanted is None:
+            return True
+        return wire.distance(wanted, self.talk.acked) < 1 << 31
+
+    def wait_acknowledged(self):
+        """Wait until the other side has acknowledged all but NOPs."""
+        self.wait_for(
+            self.acknowledged, self.timeout,
+            f"the acknowledgement of message {self._ack_wanted}",
+        )
+
+    # the end
+
+    def wait_close(self, seconds):
+        """Expect the other side to close."""
+        self._drain(seconds)
+        self.sock.close()
+
+    def _drain(self, seconds):
+        self.wait_for(
+            lambda: self.ended and not self.buffer.pending, seconds,
+            "the close of the other side",
+        )
+
+    def close(self):
+        """Close, then wait for the other side to follow [2.2.2.2.2]."""
+        if self.talk.phase is conversation.Phase.CONNECTED and not self.ended:
+            self.flush()
+            self.wait_acknowledged()
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+        self._shut = True
+        self._drain(self.timeout)
+        self.sock.close()
+
+    # connecting
+
+    def _answer(self, what):
+        self.wait_for(lambda: self.answers, self.timeout, what)
+        return self.answers.popleft()
+
+    def connect(self, respond=None):
+        """Active side [VI/TCP 4.2]; return "accept" or how it was refused."""
+        security = None
+        while True:
+            ce = self.hello.ce(security=security)
+            self.talk.propose(ce)
+            self.put(Kind.CONNECT_REQUEST, ce=ce)
+            message = self._answer("the answer to the Connect Request")
+            header = message.segment.header
+            if message.kind == Kind.CONNECT_ACCEPT:
+                return "accept"
+            if message.kind == Kind.CONNECT_NO_MATCH:
+                return "no-match"
+            if header.is_error != wire.IS_CHALLENGE:
+                return f"reject {header.is_error}"
+            if respond is None:
+                raise Failure(f"challenged: {message.ce.security.hex()}")
+            say(f"challenge {message.ce.security.hex()}")
+            security = respond
+
+    def request(self):
+        """Passive side [VI/TCP 4.3]: return the CE header of the request."""
+        return self._answer("a Connect Request").ce
+
+    def judge(self, request):
+        """Return None if the request suits us, else the Reject's code."""
+        own = self.hello.ce()
+        if request.called != self.hello.own:
+            return "no-match"
+        levels = {request.exact_level, own.exact_level} - {0}
+        if request.reliable != own.reliable or len(levels) > 1:
+            return wire.IS_LEVELS
+        both = request.attributes & own.attributes
+        if request.mtu != own.mtu and not both & wire.NEGOTIABLE:
+            return wire.IS_SIZES
+        return None
+
+    def accept(self, request):
+        """Send the Connect Accept [VI/TCP 3.2]."""
+        mtu = min(request.mtu, self.hello.mtu)
+        own = self.hello.ce(called=request.calling, mtu=mtu)
+        self.put(Kind.CONNECT_ACCEPT, ce=own)
+        self.talk.establish(own, request, mtu)
+
+    def challenge(self, request, security):
+        """Ask for more, take the next Connect Request."""
+        own = self.hello.ce(called=request.calling, security=security)
+        self.put(Kind.CONNECT_REJECT, ce=own, is_error=wire.IS_CHALLENGE)
+        self.talk.phase = conversation.Phase.REQUEST
+        return self.request()
+
+    def refuse(self, kind, is_error=0):
+        """Send a Connect Reject or No Match, and close."""
+        self.put(kind, is_error=is_error)
+        self.close()
