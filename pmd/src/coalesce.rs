@@ -16,6 +16,9 @@ use pmd_port::BURST;
 /// Bursts that follow from posting alone are so far from each other, unless they are full.
 const SPACING_NS: u64 = 4_000;
 
+/// The same of system calls on sockets.
+const STREAM_SPACING_NS: u64 = 20_000;
+
 /// Decides when what is posted goes to the port.
 #[derive(Debug)]
 pub(crate) struct Coalescer {
@@ -33,6 +36,15 @@ impl Coalescer {
             most: if alone { 1 } else { frames as usize },
             spacing_ns: SPACING_NS,
             burst_ns: None,
+        }
+    }
+
+    /// For messages that a system call takes together, up to so many: it costs as much as a burst
+    /// of frames, and more than a frame.
+    pub(crate) fn for_streams(messages: u32) -> Self {
+        Self {
+            spacing_ns: STREAM_SPACING_NS,
+            ..Self::new(messages, false)
         }
     }
 

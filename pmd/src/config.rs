@@ -13,6 +13,7 @@ mod parse;
 mod port;
 mod process;
 mod recovery;
+mod transport;
 
 use std::ffi::OsStr;
 use std::net::IpAddr;
@@ -32,6 +33,7 @@ pub use admission::Refusal;
 pub use mistake::ConfigError;
 pub use port::{CopyMode, PortKind, WITHOUT_DPDK};
 pub use process::{ApplicationConfig, Idle, ProcessConfig, Quota, Who};
+pub use transport::TransportKind;
 
 /// The file named by this variable is read when a NIC is opened by name.
 pub const CONFIG_VARIABLE: &str = "VIADUCT_CONFIG";
@@ -114,7 +116,17 @@ pub struct FaultConfig {
 pub struct NicConfig {
     /// Its name; VINICn by its place if empty.
     pub name: String,
-    /// Driver.
+    /// FC-VI frames over a port, or VI/TCP.
+    pub transport: TransportKind,
+    /// `vi-tcp`: the TCP port of VI/TCP, the same on all hosts that connect; 1 to 65535.
+    pub tcp_port: u16,
+    /// `vi-tcp`: sends wait until the other end has posted receives, where both ends say so: a sender may be ahead of its
+    /// receiver. Without it a message for which there is no receive breaks a reliable connection.
+    pub flow_control: bool,
+    /// `vi-tcp`: with flow control, a receiver that says nothing else tells its peer of new receives as soon as this knows of
+    /// fewer than so many; 1 to 32767.
+    pub credits_low: u16,
+    /// Driver of the port.
     pub port: PortKind,
     /// `shm`: name of the segment.
     pub segment: String,
@@ -165,7 +177,7 @@ pub struct NicConfig {
     pub memory_mb: u32,
     /// `dpdk`: the MTU that the device is given, 302 to 2546 bytes. Default: that which it has.
     pub mtu_bytes: Option<u32>,
-    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`; must be given on a wire.
+    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`, 127.0.0.1 with `vi-tcp`; must be given on a wire.
     pub host: Option<IpAddr>,
     /// Other hosts, for ports without discovery.
     pub neighbour: Vec<NeighbourConfig>,
@@ -280,6 +292,10 @@ impl Default for NicConfig {
         let recovery = vi_engine::RecoveryConfig::default();
         Self {
             name: String::new(),
+            transport: TransportKind::FcVi,
+            tcp_port: vitcp_lite::profile::TCP_PORT,
+            flow_control: false,
+            credits_low: 64,
             port: PortKind::Shm,
             segment: "default".into(),
             directory: None,
@@ -489,7 +505,7 @@ impl NicConfig {
 
     /// Do ports of this NIC's network find each other?
     pub fn discovers(&self) -> bool {
-        self.port.is_on_wire() && self.n_port_ids.is_empty()
+        self.is_on_wire() && self.n_port_ids.is_empty()
     }
 
     /// Our Port_Name and Node_Name, as far as they are given.
@@ -507,15 +523,16 @@ impl NicConfig {
 
     /// R_A_TOV in milliseconds.
     pub fn r_a_tov_ms(&self) -> u64 {
-        self.r_a_tov_ms.unwrap_or(match self.port.is_on_wire() {
-            false => 1000,
-            true => u64::from(fcvi_frame::profile::R_A_TOV_MS),
+        let near = self.transport == TransportKind::FcVi && !self.port.is_on_wire();
+        self.r_a_tov_ms.unwrap_or(match near {
+            true => 1000,
+            false => u64::from(fcvi_frame::profile::R_A_TOV_MS),
         })
     }
 
     /// How long a silent port is waited for after another said NO_MATCH, in milliseconds.
     pub fn silent_port_ms(&self) -> u64 {
-        self.silent_port_ms.unwrap_or(match self.port.is_on_wire() {
+        self.silent_port_ms.unwrap_or(match self.is_on_wire() {
             false => 2000,
             true => 100,
         })
@@ -529,10 +546,10 @@ impl NicConfig {
 
     /// Our host address in its 16-byte form.
     pub fn host_address(&self) -> HostAddress {
-        host_address(
-            self.host
-                .unwrap_or(IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)),
-        )
+        host_address(self.host.unwrap_or(match self.transport {
+            TransportKind::FcVi => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+            TransportKind::ViTcp => IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+        }))
     }
 
     /// The N_Port_IDs that our programs may take.

@@ -198,7 +198,9 @@ pub(crate) fn connect_wait(
     let (listener, epoch) = {
         let mut held = device.hold();
         let poller = working_poller_for(&mut held, device, instance)?;
-        (poller.engine.listen(local.discriminator), device.epoch())
+        let now_ns = poller.clock.now_ns();
+        let listener = poller.engine.listen(now_ns, local.discriminator);
+        (listener.ok_or(ControlError::Resource)?, device.epoch())
     };
     let event = Event::CONTROL.or(Event::on_listener(listener));
     let found = wait(device, event, limit, || {
@@ -227,7 +229,8 @@ pub(crate) fn connect_wait(
     {
         return Ok(indication);
     }
-    poller.engine.unlisten(listener, &mut poller.path);
+    let now_ns = poller.clock.now_ns();
+    poller.engine.unlisten(now_ns, listener, &mut poller.path);
     poller.path.flush();
     Err(error)
 }

@@ -32,6 +32,7 @@ mod host;
 mod local;
 mod reads;
 mod run_queue;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 

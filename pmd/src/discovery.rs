@@ -10,8 +10,8 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
 use pmd_port::BURST;
-use vi_engine::Transmit;
 use vi_engine::vn_port::{NeighbourView, VnPort, VnPortEvent, VnPortFrame};
+use vi_engine::{Engine, Transmit};
 
 use crate::control::ControlError;
 use crate::datapath::Datapath;
@@ -21,6 +21,7 @@ use crate::open::OpenError;
 use crate::poller::Poller;
 use crate::progress::wait;
 use crate::sleepers::Event;
+use crate::transport::Transport;
 
 /// For so long at most a NIC that goes down waits for room to tell whoever is logged in.
 const FAREWELL_NS: u64 = 100_000_000;
@@ -129,7 +130,8 @@ impl Poller {
         let Some(mut discovery) = self.discovery.take() else {
             return;
         };
-        if let Some(id) = self.engine.take_stranger() {
+        let stranger = self.engine.fc_vi_mut().and_then(Engine::take_stranger);
+        if let Some(id) = stranger {
             discovery.port.refuse_unlogged(now_ns, id);
         }
         discovery.port.handle_timeout(now_ns);
@@ -157,16 +159,22 @@ impl Poller {
             }
             VnPortEvent::LoggedIn(login) => {
                 log::debug!("{}: N_Port {} logged in", self.device(), login.id);
-                self.engine.logged_in(login.id, login.data_field_bytes);
+                if let Some(engine) = self.engine.fc_vi_mut() {
+                    engine.logged_in(login.id, login.data_field_bytes);
+                }
             }
             VnPortEvent::LoggedOut(id) => {
                 log::debug!("{}: N_Port {id} logged out", self.device());
                 self.neighbours.left(id);
-                self.engine.logged_out(now_ns, id, &mut self.path);
+                if let Some(engine) = self.engine.fc_vi_mut() {
+                    engine.logged_out(now_ns, id, &mut self.path);
+                }
             }
             VnPortEvent::Host { id, host } => {
                 self.neighbours.found(id, host);
-                self.engine.port_joined(now_ns, host, id, &mut self.path);
+                if let Some(engine) = self.engine.fc_vi_mut() {
+                    engine.port_joined(now_ns, host, id, &mut self.path);
+                }
             }
             VnPortEvent::Resolved(_) | VnPortEvent::NeighboursChanged => {}
         }
@@ -174,7 +182,9 @@ impl Poller {
 
     /// We have this N_Port_ID from now on, 00.00.00 for none.
     fn move_to(&mut self, now_ns: u64, id: NPortId) {
-        self.engine.change_n_port_id(now_ns, id, &mut self.path);
+        if let Some(engine) = self.engine.fc_vi_mut() {
+            engine.change_n_port_id(now_ns, id, &mut self.path);
+        }
         self.neighbours.moved(id);
         // What is in the batch has the old address.
         self.path.flush();
@@ -192,6 +202,9 @@ impl Poller {
 
     /// Says goodbye to whoever is logged in: the NIC goes down.
     pub(crate) fn leave_network(&mut self) {
+        if let Transport::ViTcp(tcp) = &mut self.engine {
+            tcp.leave_network();
+        }
         let clock = &mut self.clock;
         if let Some(discovery) = &mut self.discovery {
             discovery.leave(&mut self.path, || clock.now_ns());

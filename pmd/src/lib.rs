@@ -12,6 +12,8 @@
 //! | `queue`, `cq` | work queues and completion queues |
 //! | `memory` | registered regions, protection, copies in and out, also for applications that are served; memory that can be shared |
 //! | `datapath` | what the protocol engine asks for, done; RDMA reads and applications' memory in rooms of their own |
+//! | `transport` | the protocol behind it all: `vi-engine`, or VI/TCP |
+//! | `vitcp` | VI/TCP: connections, messages, sockets |
 //! | `workbench` | where a frame is put together |
 //! | `poller` | one turn: frames in, timers, doorbells, frames out |
 //! | `progress` | who takes turns when: inline, pinned, asleep |
@@ -52,7 +54,9 @@ mod sync;
 mod sys;
 mod tap;
 mod token;
+mod transport;
 mod vi;
+mod vitcp;
 mod workbench;
 
 pub mod config;

@@ -102,11 +102,8 @@ pub(crate) fn native_mtu_bytes(device: &Device) -> Outcome<u32> {
     }
     let held = device.hold();
     let poller = held.as_ref().and_then(Driver::engine);
-    let config = poller
-        .ok_or(ControlError::InvalidParameter)?
-        .engine
-        .config();
-    Ok(u32::from(config.data_field_bytes).saturating_sub(16))
+    let poller = poller.ok_or(ControlError::InvalidParameter)?;
+    Ok(poller.engine.native_mtu_bytes())
 }
 
 /// All counters of a NIC by name.
@@ -335,10 +332,15 @@ pub struct Request {
     pub attributes: Attributes,
 }
 
+/// Can this NIC say the discriminator of this address?
+fn fits(device: &Device, address: &NetAddress) -> bool {
+    address.discriminator.as_bytes().len() <= device.config.max_discriminator_bytes()
+}
+
 /// Waits for a connection request (VIPL 3.3.1).
 pub fn connect_wait(handle: u64, local: &NetAddress, limit: Option<Duration>) -> Outcome<Request> {
     let device = nic(handle)?;
-    if local.host.0 != device.host {
+    if local.host.0 != device.host || !fits(device, local) {
         return Err(ControlError::InvalidParameter);
     }
     let (found, remote, attributes) = if device.is_attached() {
@@ -430,7 +432,8 @@ pub fn connect_request(
     limit: Option<Duration>,
 ) -> Outcome<Attributes> {
     let vi = vi(vi_handle)?;
-    if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
+    let named = fits(vi.device, local) && fits(vi.device, remote);
+    if !named || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(ControlError::InvalidParameter);
     }
     if vi.device.is_attached() {
@@ -447,7 +450,8 @@ pub fn connect_peer_request(
     limit: Option<Duration>,
 ) -> Outcome<()> {
     let vi = vi(vi_handle)?;
-    if local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
+    let named = fits(vi.device, local) && fits(vi.device, remote);
+    if !named || local.host.0 != vi.device.host || limit == Some(Duration::ZERO) {
         return Err(ControlError::InvalidParameter);
     }
     if vi.device.is_attached() {

@@ -18,7 +18,7 @@ use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig};
 
 use crate::coalesce::Coalescer;
-use crate::config::{FaultConfig, NicConfig, PortKind};
+use crate::config::{FaultConfig, NicConfig, PortKind, TransportKind};
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::discovery::Discovery;
@@ -27,6 +27,8 @@ use crate::neighbours::Neighbours;
 use crate::poller::Poller;
 use crate::sync::Ordering;
 use crate::sys::random_bytes;
+use crate::transport::Transport;
+use crate::vitcp;
 
 /// A part of a message between two applications of a datapath process: so much is moved by one
 /// system call where memory is not shared.
@@ -85,6 +87,50 @@ struct Station {
 
 /// Builds the poller of a device.
 pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
+    match device.config.transport {
+        TransportKind::FcVi => frame_poller(device),
+        TransportKind::ViTcp => stream_poller(device),
+    }
+}
+
+/// The poller of a NIC that speaks VI/TCP.
+fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
+    let config = &device.config;
+    let max_vi = config.max_vi.min(MAX_VI);
+    let settings = vitcp::Settings {
+        host: config.host_address(),
+        port: config.tcp_port,
+        max_vi,
+        max_incoming: config.max_incoming,
+        max_in_flight: config.max_in_flight,
+        max_reads: config.max_rdma_reads,
+        answer_ns: config.ulp_timeout_ms() * 1_000_000,
+        retry_ns: config.peer_retry_ms * 1_000_000,
+        probe_ms: config.probe_interval_ms,
+        flow_control: config.flow_control,
+        credits_low: config.credits_low,
+    };
+    let tcp = vitcp::ViTcp::new(settings)
+        .map_err(|error| OpenError::new(format!("VI/TCP cannot watch sockets: {error}")))?;
+    let port = tcp.port();
+    log::info!(
+        "{}: VI/TCP at {}, {:?} progress",
+        config.name,
+        port.capabilities().device,
+        config.progress,
+    );
+    let path = Datapath::new(Box::new(port), &device.regions, &device.events, max_vi);
+    let nobody = NPortId::default();
+    let neighbours = Neighbours::new(config.host_address(), nobody, Vec::new(), Vec::new());
+    let coalescer = Coalescer::for_streams(config.coalesce_frames);
+    let transport = Transport::ViTcp(Box::new(tcp));
+    Ok(Poller::new(
+        transport, path, neighbours, None, coalescer, None,
+    ))
+}
+
+/// The poller of a NIC that speaks FC-VI.
+fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     let config = &device.config;
     let station = match config.port.is_on_wire() {
         false => open_shm(config)?,
@@ -160,7 +206,7 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     };
     let coalescer = Coalescer::new(config.coalesce_frames, capabilities.send_alone);
     let mut poller = Poller::new(
-        engine,
+        Transport::FcVi(engine),
         path,
         neighbours,
         discovery,

@@ -15,9 +15,8 @@ use crate::doorbell::Doorbells;
 use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
 use crate::sleepers::Event;
+use crate::transport::Transport;
 
-/// Frames that one VI may send before the next one has its turn.
-const VI_BUDGET_FRAMES: u32 = 32;
 /// VIs that are served in one turn.
 const TURN_BUDGET_VIS: usize = 16;
 /// Timers that are served in one turn.
@@ -42,7 +41,7 @@ const RX_LOOKS: u32 = 4;
 
 /// All state of a NIC that one thread at a time works on.
 pub(crate) struct Poller {
-    pub(crate) engine: Engine,
+    pub(crate) engine: Transport,
     pub(crate) path: Datapath,
     pub(crate) neighbours: Neighbours,
     /// `None` where the network is known.
@@ -50,6 +49,8 @@ pub(crate) struct Poller {
     pub(crate) clock: Clock,
     pub(crate) coalescer: Coalescer,
     rx: MbufBatch,
+    /// Messages that were posted and wait for others, where a system call takes them all.
+    waiting: usize,
     port_events: Vec<PortEvent>,
     /// The NIC's thread sleeps on this until a frame comes.
     pub(crate) armed: Option<WakeSource>,
@@ -71,7 +72,7 @@ pub(crate) struct Poller {
 
 impl Poller {
     pub(crate) fn new(
-        engine: Engine,
+        engine: Transport,
         path: Datapath,
         neighbours: Neighbours,
         discovery: Option<Box<Discovery>>,
@@ -79,7 +80,9 @@ impl Poller {
         claim: Option<OwnedFd>,
     ) -> Self {
         Self {
-            timed: engine.config().recovery.is_some(),
+            timed: engine
+                .fc_vi()
+                .is_some_and(|engine| engine.config().recovery.is_some()),
             worked: true,
             engine,
             path,
@@ -88,6 +91,7 @@ impl Poller {
             clock: Clock::new(),
             coalescer,
             rx: MbufBatch::new(),
+            waiting: 0,
             port_events: Vec::with_capacity(64),
             armed: None,
             failure: None,
@@ -127,7 +131,7 @@ impl Poller {
     fn take_turn(&mut self, doorbells: &Doorbells) -> bool {
         self.turns += 1;
         self.path.mover.begin_turn();
-        if !self.path.batch.is_empty() {
+        if self.has_coalesced() {
             self.send_coalesced();
         }
         let mut worked = false;
@@ -166,7 +170,11 @@ impl Poller {
 
     /// True while something waits for room in the port.
     pub(crate) fn has_unsent(&self) -> bool {
-        !self.path.run.is_empty() || !self.path.batch.is_empty()
+        let streams = match &self.engine {
+            Transport::FcVi(_) => false,
+            Transport::ViTcp(tcp) => tcp.has_more(),
+        };
+        streams || !self.path.run.is_empty() || !self.path.batch.is_empty()
     }
 
     /// Reads the clock, unless the turn before found nothing: that took no time worth reading.
@@ -200,7 +208,7 @@ impl Poller {
     fn keep_house(&mut self) -> bool {
         let now_ns = self.clock.look_ns(HOUSEKEEPING_LOOKS);
         let mut worked = self.serve_timers(now_ns);
-        let has_stranger = self.engine.has_stranger();
+        let has_stranger = self.engine.fc_vi().is_some_and(Engine::has_stranger);
         if (self.discovery.as_ref()).is_some_and(|d| has_stranger || d.is_due(now_ns)) {
             self.serve_discovery(now_ns);
             worked = true;
@@ -228,6 +236,10 @@ impl Poller {
     /// Handles what came. The buffers go back to the port in the next turn.
     #[inline]
     fn receive(&mut self, now_ns: u64) -> bool {
+        let engine = match &mut self.engine {
+            Transport::FcVi(engine) => engine,
+            Transport::ViTcp(_) => return self.receive_streams(now_ns),
+        };
         // A few quick looks: a frame that is just arriving is found sooner than by whole
         // turns, and the caller has nothing better to do than to wait for it.
         let mut looks = RX_LOOKS;
@@ -249,8 +261,7 @@ impl Poller {
                 discovered = true;
                 continue;
             }
-            self.engine
-                .handle_frame(now_ns, mbuf.bytes(), &mut self.path);
+            engine.handle_frame(now_ns, mbuf.bytes(), &mut self.path);
         }
         if discovered {
             self.serve_discovery(now_ns);
@@ -261,6 +272,21 @@ impl Poller {
         }
         self.settle(now_ns);
         true
+    }
+
+    /// Handles what came through sockets.
+    #[inline(never)]
+    fn receive_streams(&mut self, now_ns: u64) -> bool {
+        let Transport::ViTcp(tcp) = &mut self.engine else {
+            return false;
+        };
+        let worked = tcp.look(now_ns, &mut self.path);
+        if !self.path.run.is_empty() {
+            // A peer waits for an acknowledgement or for what it read.
+            self.serve(now_ns);
+        }
+        self.settle(now_ns);
+        worked
     }
 
     /// Serves VIs that have something to send. True if a descriptor or frame moved on.
@@ -294,13 +320,16 @@ impl Poller {
                 .store(false, crate::sync::Ordering::Relaxed);
             self.engine.fail_vi(now_ns, vi, &mut self.path);
         }
-        self.engine
-            .pump(now_ns, vi, VI_BUDGET_FRAMES, &mut self.path)
+        self.engine.pump(now_ns, vi, &mut self.path)
     }
 
     /// Sends what was just posted on this VI, at once or in a burst with what follows; what does not fit waits its turn.
     #[inline]
     pub(crate) fn kick(&mut self, vi: ViIndex) {
+        if self.engine.is_tcp() {
+            self.kick_stream(vi);
+            return;
+        }
         if self.path.vi(vi).is_none_or(|path| path.queued) {
             return;
         }
@@ -330,10 +359,31 @@ impl Poller {
         }
     }
 
-    /// Do frames wait for others?
+    /// As [`Poller::kick`] where a system call takes what is posted: messages wait for each other,
+    /// and go with one.
+    fn kick_stream(&mut self, vi: ViIndex) {
+        if core::mem::take(&mut self.path.arrived) {
+            self.coalescer.answers();
+        }
+        self.path.enqueue(vi);
+        let waiting = self.waiting;
+        let now_ns = if self.coalescer.wants_time(waiting) {
+            self.read_clock()
+        } else {
+            self.clock.last_ns()
+        };
+        self.waiting += 1;
+        if !self.coalescer.waits(now_ns, self.waiting) {
+            self.serve(now_ns);
+            self.settle(now_ns);
+            self.waiting = 0;
+        }
+    }
+
+    /// Do messages or frames wait for others?
     #[inline]
     pub(crate) fn has_coalesced(&self) -> bool {
-        !self.path.batch.is_empty()
+        !self.path.batch.is_empty() || self.waiting > 0
     }
 
     /// Sends the frames that wait for others.
@@ -341,6 +391,10 @@ impl Poller {
     pub(crate) fn send_coalesced(&mut self) {
         self.path.flush();
         let now_ns = self.read_clock();
+        if core::mem::take(&mut self.waiting) > 0 {
+            self.serve(now_ns);
+            self.settle(now_ns);
+        }
         self.coalescer.sent(now_ns);
     }
 
@@ -370,10 +424,14 @@ impl Poller {
             if joined {
                 self.neighbours.joined(id);
                 let host = self.neighbours.own_host();
-                self.engine.port_joined(now_ns, host, id, &mut self.path);
+                if let Some(engine) = self.engine.fc_vi_mut() {
+                    engine.port_joined(now_ns, host, id, &mut self.path);
+                }
             } else {
                 self.neighbours.left(id);
-                self.engine.peer_lost(now_ns, id, &mut self.path);
+                if let Some(engine) = self.engine.fc_vi_mut() {
+                    engine.peer_lost(now_ns, id, &mut self.path);
+                }
             }
         }
         self.port_events = events;
@@ -389,7 +447,9 @@ impl Poller {
         let port = self.path.port.capabilities();
         log::error!("{} {}: {failure}", port.driver, port.device);
         self.path.fail_port();
-        self.engine.port_lost(now_ns, &mut self.path);
+        if let Some(engine) = self.engine.fc_vi_mut() {
+            engine.port_lost(now_ns, &mut self.path);
+        }
         self.path.events.push(AsyncEvent::of_nic());
         self.path.happened = Event::ALL;
     }

@@ -88,6 +88,8 @@ pub(crate) struct ViShared {
     pub(crate) connecting: AtomicU32,
     pub(crate) tag: AtomicU32,
     pub(crate) max_transfer_bytes: AtomicU32,
+    /// The peer waits for receives: the poller wants to hear of those that are posted.
+    pub(crate) tells_receives: AtomicBool,
     /// RDMA reads can be posted: not at Unreliable Delivery.
     pub(crate) reads: AtomicBool,
     pub(crate) send_cq: AtomicU64,
@@ -116,6 +118,7 @@ impl ViShared {
             connecting: AtomicU32::new(0),
             tag: AtomicU32::new(0),
             max_transfer_bytes: AtomicU32::new(0),
+            tells_receives: AtomicBool::new(false),
             reads: AtomicBool::new(false),
             send_cq: AtomicU64::new(0),
             recv_cq: AtomicU64::new(0),

@@ -19,7 +19,7 @@ use crate::post::{Header, PostRules};
 use crate::progress::wait;
 use crate::queue::{PostEnd, ReapEnd, Reaped, Slot, WorkQueue};
 use crate::sleepers::Event;
-use crate::sync::Ordering;
+use crate::sync::{self, Ordering};
 use crate::vi::{CqShared, ViShared, cq_at, cq_of, vi_at, vi_of};
 
 /// Which work queue.
@@ -64,6 +64,15 @@ impl ViShared {
             max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
             reads: &self.reads,
         }
+    }
+
+    /// Must the poller hear of a receive that was just posted?
+    #[inline]
+    fn tells_receives(&self) -> bool {
+        // Partner: the heavy barrier in `Datapath::tell_receives`. Either the poller sees the
+        // receive, or we see that it wants to hear of it.
+        sync::light_barrier();
+        self.tells_receives.load(Ordering::Relaxed)
     }
 
     /// Notes a post that breaks the VI (VIPL 6.3.1); the poller does the rest.
@@ -176,6 +185,7 @@ pub unsafe fn post(
         _ if vi.device.is_attached() => submit(vi, queue),
         Queue::Send => vi.device.kick(vi),
         Queue::Receive if vi.state() == EndpointState::Error => vi.device.flush_unconnected(vi),
+        Queue::Receive if vi.tells_receives() => vi.device.kick(vi),
         Queue::Receive => {}
     }
     Ok(())

@@ -13,7 +13,7 @@ use vipl::{
     VipError,
 };
 
-const DISCRIMINATOR: &[u8] = b"viaduct-rdma-read";
+const DISCRIMINATOR: &[u8] = b"rdma-read";
 const PATIENCE: Timeout = Timeout::After(Duration::from_secs(10));
 const ROWS: usize = 8;
 const ROW_BYTES: usize = 1024;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use vipl::{Completed, Nic, Operation, RdmaAccess, RemoteBuffer, Timeout, VipError};
 
-const DISCRIMINATOR: &[u8] = b"viaduct-rdma-write";
+const DISCRIMINATOR: &[u8] = b"rdma-write";
 const PATIENCE: Timeout = Timeout::After(Duration::from_secs(10));
 /// The first write: its last word is the flag.
 const FIRST_BYTES: usize = 4096;

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use fcvi_frame::connect::{Attributes, MAX_DISCRIMINATOR_BYTES};
+use fcvi_frame::connect::Attributes;
 use fcvi_frame::flags::WireReliability;
 use pmd::config::{Config, NicConfig, Protection, protection_of_environment};
 use pmd::nic;
@@ -156,7 +156,7 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         nic_address_len: info.host.len() as u16,
         local_nic_address: info.host,
         thread_safe: true,
-        max_discriminator_len: MAX_DISCRIMINATOR_BYTES as u16,
+        max_discriminator_len: config.max_discriminator_bytes() as u16,
         max_register_bytes: config.max_registered_bytes.min(MOST),
         max_register_regions: u64::from(config.max_regions),
         max_register_block_bytes: config

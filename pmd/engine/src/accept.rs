@@ -40,6 +40,26 @@ pub struct ConnId {
     pub(crate) generation: u32,
 }
 
+impl ConnId {
+    /// The request at this place, of this generation.
+    #[must_use]
+    pub const fn new(index: u32, generation: u32) -> Self {
+        Self { index, generation }
+    }
+
+    /// Its place.
+    #[must_use]
+    pub const fn index(self) -> u32 {
+        self.index
+    }
+
+    /// Tells it from others at the same place.
+    #[must_use]
+    pub const fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
 /// A request that was matched, for the consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Indication {

@@ -230,7 +230,7 @@ pub struct ViInfo {
 pub struct PeerInfo {
     /// Its host address.
     pub host: String,
-    /// Its N_Port_ID.
+    /// Its N_Port_ID; empty with VI/TCP.
     pub n_port_id: String,
 }
 

@@ -124,7 +124,7 @@ fn vi(status: &ViStatus) -> ViInfo {
         .to_owned(),
         peer: status.peer.map(|(id, address)| PeerInfo {
             host: address.map(host).unwrap_or_default(),
-            n_port_id: id.to_string(),
+            n_port_id: id.map_or_else(String::new, |id| id.to_string()),
         }),
         send_depth,
         recv_depth,

@@ -125,14 +125,14 @@ fn replace_range(start: usize, len_bytes: usize) {
 
 /// A descriptor that no child keeps.
 #[derive(Debug)]
-pub(crate) struct Descriptor(ManuallyDrop<OwnedFd>);
+pub struct Descriptor(ManuallyDrop<OwnedFd>);
 
 impl Descriptor {
     /// Makes one by `make`, during which nobody can fork.
     ///
     /// # Errors
     /// Those of `make`, and that forks cannot be noticed.
-    pub(crate) fn make(make: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Self> {
+    pub fn make(make: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Self> {
         watch()?;
         let mut table = table();
         let fd = make()?;

@@ -29,7 +29,7 @@ pub mod af_xdp;
 pub mod conformance;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
-mod fork;
+pub mod fork;
 pub mod layer;
 pub mod loopback;
 pub mod mapping;

@@ -498,7 +498,12 @@ impl Datapath {
         }
         let flushes = match side {
             Side::Send => state != EndpointState::Connected,
-            Side::Receive => state == EndpointState::Error,
+            Side::Receive => {
+                if shared.tells_receives.load(Ordering::Relaxed) {
+                    self.enqueue(shared.index);
+                }
+                state == EndpointState::Error
+            }
         };
         Ok(Some(flushes.then_some((vi, side))))
     }

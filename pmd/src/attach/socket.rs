@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
@@ -61,7 +61,9 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
         *to = from.cast_signed();
     }
     let header = core::mem::offset_of!(libc::sockaddr_un, sun_path);
-    Ok((address, (header + bytes.len() + 1) as libc::socklen_t))
+    // A name outside of the file system begins with a zero, and has none at its end.
+    let end = usize::from(!bytes.starts_with(&[0]));
+    Ok((address, (header + bytes.len() + end) as libc::socklen_t))
 }
 
 fn new_socket() -> io::Result<OwnedFd> {
@@ -80,6 +82,10 @@ fn take_descriptors(socket: &OwnedFd, takes: bool) -> io::Result<libc::c_int> {
     let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
     // SAFETY: the kernel reads a value of this frame, of that size.
     checked(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, from, length) })
+}
+
+fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {
+    socket2::SockRef::from(socket).set_nonblocking(true)
 }
 
 /// Where conversations begin.
@@ -116,6 +122,16 @@ impl Listener {
         }
     }
 
+    /// From now on `accept` never waits: without a conversation it is `WouldBlock`.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        set_nonblocking(&self.0)
+    }
+
+    /// Its descriptor, to be watched.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
     /// Ends every `accept`, now and later.
     pub(crate) fn shut_down(&self) {
         // SAFETY: two integers. It fails only if it was done before.
@@ -124,6 +140,16 @@ impl Listener {
 }
 
 impl Socket {
+    /// From now on nothing waits: without a message, or room for one, it is `WouldBlock`.
+    pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
+        set_nonblocking(&self.0)
+    }
+
+    /// Its descriptor, to be watched.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
     /// Both ends of a conversation with ourselves.
     #[cfg(test)]
     pub(crate) fn pair() -> io::Result<(Self, Self)> {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::mistake::{Mistake, Number, number};
-use super::{FaultConfig, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, parse};
+use super::{FaultConfig, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, TransportKind, parse};
 use crate::coalesce::MOST_FRAMES;
 
 /// Every queue of a NIC is notified of: two of each VI, and every completion queue.
@@ -85,6 +85,8 @@ impl NicConfig {
             number("tx_frames", self.tx_frames, 1, 65536),
             number("queue", self.queue, 0, 65535),
             number("queues", self.queues, 1, 64),
+            number("tcp_port", self.tcp_port, 1, 65535),
+            number("credits_low", self.credits_low, 1, 32767),
             number("core", self.core.unwrap_or(0) as u64, 0, MAX_CORE),
         ]
     }
@@ -126,6 +128,7 @@ impl NicConfig {
         found.extend(self.window_mistake());
         found.extend(self.host.and_then(host_mistake));
         match self.port {
+            _ if self.transport == TransportKind::ViTcp => {}
             PortKind::Shm => found.extend(self.shm_mistakes()),
             PortKind::AfPacket | PortKind::AfXdp => {
                 found.extend(self.interface_mistake());

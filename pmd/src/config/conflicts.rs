@@ -4,7 +4,7 @@ use super::admission::Directory;
 use super::file::{File, Place};
 use super::mistake::Mistake;
 use super::process::{Idle, Who};
-use super::{Config, NicConfig, PortKind, Progress};
+use super::{Config, NicConfig, PortKind, Progress, TransportKind};
 
 /// A key that means nothing unless another one says so.
 struct Only {
@@ -18,6 +18,32 @@ struct Only {
 }
 
 const ONLY: &[Only] = &[
+    Only {
+        keys: &["tcp_port", "flow_control", "credits_low"],
+        other: "transport",
+        holds: |nic| nic.transport == TransportKind::ViTcp,
+        remedy: "only for transport = \"vi-tcp\": set that, or remove this",
+    },
+    Only {
+        keys: &[
+            "port",
+            "segment",
+            "directory",
+            "ring_frames",
+            "max_stations",
+            "neighbour",
+            "e_d_tov_ms",
+            "r_a_tov_ms",
+            "silent_port_ms",
+            "recovery",
+            "shortcut",
+            "fault",
+            "capture",
+        ],
+        other: "transport",
+        holds: |nic| nic.transport == TransportKind::FcVi,
+        remedy: "only for transport = \"fc-vi\": remove one of the two",
+    },
     Only {
         keys: &["segment", "directory", "ring_frames", "max_stations"],
         other: "port",
@@ -39,11 +65,16 @@ const ONLY: &[Only] = &[
             "discovery_ms",
             "rx_frames",
             "tx_frames",
-            "probe_interval_ms",
         ],
         other: "port",
         holds: |nic| nic.port.is_on_wire(),
         remedy: "only for port = \"af_packet\", \"af_xdp\" or \"dpdk\": set one, or remove this",
+    },
+    Only {
+        keys: &["probe_interval_ms"],
+        other: "port",
+        holds: |nic| nic.port.is_on_wire() || nic.transport == TransportKind::ViTcp,
+        remedy: "only for port = \"af_packet\", \"af_xdp\" or \"dpdk\", or transport = \"vi-tcp\": set one, or remove this",
     },
     Only {
         keys: &["queue", "copy"],

@@ -112,6 +112,7 @@ impl Table for NicConfig {
     fn form(key: &str) -> Option<&'static str> {
         Some(match key {
             "name" => "a name in quotes, \"VINIC0\"",
+            "transport" => "\"fc-vi\" or \"vi-tcp\"",
             "port" => "\"shm\", \"af_packet\", \"af_xdp\" or \"dpdk\"",
             "segment" => "1 to 64 letters, digits, '.', '_' or '-', in quotes",
             "directory" => "the path of a directory, in quotes",
@@ -133,7 +134,7 @@ impl Table for NicConfig {
                 "a device of DPDK, in quotes: \"0000:01:00.0\" or \"net_memif0,role=server\""
             }
             "args" => "a list of arguments of EAL, in quotes: [\"-l\", \"0\"]",
-            "recovery" | "shortcut" | "huge_pages" => "true or false",
+            "recovery" | "shortcut" | "huge_pages" | "flow_control" => "true or false",
             "fault" => "a table, [nic.fault]",
             _ => return None,
         })

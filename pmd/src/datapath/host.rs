@@ -316,7 +316,7 @@ impl Host for Datapath {
 
 /// What a posted send descriptor wants done.
 #[inline]
-fn work_of(slot: &Slot, fault: u32) -> SendWork {
+pub(super) fn work_of(slot: &Slot, fault: u32) -> SendWork {
     let remote = (slot.remote_address, slot.remote_handle);
     SendWork {
         length_bytes: slot.length_bytes,

@@ -12,7 +12,7 @@ impl Device {
             return Vec::new();
         };
         // Their names are written when others have the turn.
-        let engine = poller.engine.counters().clone();
+        let engine = poller.engine.counters();
         let discovery = poller.discovery.iter().flat_map(|d| d.counters());
         let discovery: Vec<_> = discovery.collect();
         let PathCounters {
@@ -24,7 +24,8 @@ impl Device {
         let stats = poller.path.port.stats();
         let usage = self.regions.usage();
         let vis = poller.path.vis.iter().flatten().count();
-        let (exchanges_open, exchanges_dead) = poller.engine.exchange_usage();
+        let exchanges = poller.engine.fc_vi().map(|engine| engine.exchange_usage());
+        let (exchanges_open, exchanges_dead) = exchanges.unwrap_or_default();
         let own = [
             ("cq_overruns", cq_overruns),
             ("lost_descriptors", lost_descriptors),
@@ -48,7 +49,7 @@ impl Device {
             ("port_tx_bytes", stats.tx_bytes),
         ];
         drop(held);
-        let all = engine.iter().chain(own);
+        let all = engine.into_iter().chain(own);
         let all = all.map(|(name, value)| (name.to_owned(), value));
         let port = stats.counters.iter();
         let port = port.map(|c| (format!("port_{}", c.name), c.value));

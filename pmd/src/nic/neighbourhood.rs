@@ -5,6 +5,7 @@ use std::time::Duration;
 use fcvi_frame::connect::HostAddress;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::NPortId;
+use vi_engine::Engine;
 use vi_engine::login::PortState;
 use vi_engine::vn_port::NeighbourView;
 
@@ -115,14 +116,18 @@ impl Neighbourhood {
 
     fn of(poller: &mut Poller) -> Self {
         let now_ns = poller.clock.now_ns();
-        let config = poller.engine.config();
+        let engine = poller.engine.fc_vi().map(Engine::config);
+        let names = engine.map(|config| (config.port_name, config.node_name));
+        let (port_name, node_name) = names.unwrap_or_default();
         let discovery = poller.discovery.as_deref();
         let is_up = discovery.is_none_or(|discovery| discovery.is_up());
         let own = OwnPort {
-            n_port_id: Some(config.n_port_id).filter(|id| *id != NPortId::default()),
-            port_name: config.port_name,
-            node_name: config.node_name,
-            host: config.host,
+            n_port_id: engine
+                .map(|config| config.n_port_id)
+                .filter(|id| *id != NPortId::default()),
+            port_name,
+            node_name,
+            host: poller.neighbours.own_host(),
             state: match (poller.failure, is_up) {
                 (Some(_), _) => OwnState::Failed,
                 (None, true) => OwnState::Up,

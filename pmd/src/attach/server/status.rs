@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::nic::{self, NeighbourPort, OwnPort};
 use crate::sync::Ordering;
+use crate::transport::Peer;
 
 /// A datapath process at one moment.
 #[derive(Clone, Debug)]
@@ -100,8 +101,8 @@ pub struct ViStatus {
     pub state: EndpointState,
     /// Reliability level bit.
     pub reliability: u16,
-    /// The N_Port at the other end, and its host if that is known.
-    pub peer: Option<(NPortId, Option<[u8; 16]>)>,
+    /// The N_Port at the other end, if there is one, and its host if that is known.
+    pub peer: Option<(Option<NPortId>, Option<[u8; 16]>)>,
     /// Descriptors posted and not complete: sends, receives.
     pub depth: [u32; 2],
     /// Messages that completed without an error: sent, received.
@@ -128,7 +129,7 @@ const VIS_IN_TURN: usize = 256;
 /// What there is to see of a VI under the turn.
 struct Seen {
     client: ClientId,
-    peer: Option<NPortId>,
+    peer: Option<Peer>,
     index: ViIndex,
     state: EndpointState,
     reliability: u16,
@@ -148,7 +149,9 @@ fn look_at(device: &Device) -> (Vec<Seen>, HashMap<NPortId, [u8; 16]>) {
             break;
         };
         if from == 0 {
-            hosts.push((poller.engine.config().n_port_id, device.host));
+            if let Some(engine) = poller.engine.fc_vi() {
+                hosts.push((engine.config().n_port_id, device.host));
+            }
             hosts.extend(poller.neighbours.others().map(|(id, host)| (id, host.0)));
         }
         let vis = poller.path.vis.iter().skip(from).take(VIS_IN_TURN);
@@ -187,7 +190,10 @@ fn vi_statuses(served: &Served, sessions: &[Arc<Session>]) -> Vec<ViStatus> {
                 index: vi.index.0,
                 state: vi.state,
                 reliability: vi.reliability,
-                peer: vi.peer.map(|id| (id, hosts.get(&id).copied())),
+                peer: vi.peer.map(|peer| match peer {
+                    Peer::Port(id) => (Some(id), hosts.get(&id).copied()),
+                    Peer::Host(host) => (None, Some(host.0)),
+                }),
                 depth: vi.depth,
                 messages: vi.messages,
                 bytes: vi.bytes,

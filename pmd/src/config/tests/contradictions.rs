@@ -100,6 +100,21 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
         "interface = \"a\": nic \"VINIC0\" has it already, and port = \"af_xdp\" shares none",
     ),
     (
+        "[[nic]]\ntcp_port = 1",
+        2,
+        "tcp_port = 1: only for transport = \"vi-tcp\": set that, or remove this",
+    ),
+    (
+        "[[nic]]\ntransport = \"vi-tcp\"\nport = \"shm\"",
+        3,
+        "port = \"shm\": only for transport = \"fc-vi\": remove one of the two",
+    ),
+    (
+        "[[nic]]\ntransport = \"vi-tcp\"\nrecovery = true",
+        3,
+        "recovery = true: only for transport = \"fc-vi\"",
+    ),
+    (
         "WIRE\nsegment = \"s\"",
         5,
         "segment = \"s\": only for port = \"shm\"",

@@ -53,6 +53,7 @@ fn before<T: Table>(key: &str) -> String {
             "[[nic]]\nport = \"dpdk\"\ndevice = \"net_null0\"\nhost = \"192.0.2.1\"\nhuge_pages = true\n"
         }
         "core" => "[[nic]]\nprogress = \"pinned\"\n",
+        "tcp_port" | "flow_control" | "credits_low" => "[[nic]]\ntransport = \"vi-tcp\"\n",
         _ if key.starts_with("recovery_") => "[[nic]]\nrecovery = true\n",
         _ => "[[nic]]\n",
     };
@@ -198,6 +199,8 @@ fn every_key_of_a_nic() {
         ("host", "\"0.0.0.0\"", "one host"),
         ("host", "\"ff02::1\"", "one host"),
         ("shortcut", "1", "true or false"),
+        ("transport", "\"tcp\"", "\"fc-vi\" or \"vi-tcp\""),
+        ("flow_control", "1", "true or false"),
         ("neighbour", "7", "[[nic.neighbour]]"),
         ("neighbour", "[7]", "[[nic.neighbour]]"),
         ("hosts_file", "7", "path"),

@@ -1,0 +1,32 @@
+//! What carries the messages of a NIC.
+
+use serde::Deserialize;
+
+use super::NicConfig;
+
+/// What carries the messages of a NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransportKind {
+    /// FC-VI frames over a port.
+    #[default]
+    FcVi,
+    /// VI/TCP: a TCP connection for each VI.
+    ViTcp,
+}
+
+impl NicConfig {
+    /// The longest discriminator, in bytes.
+    #[must_use]
+    pub fn max_discriminator_bytes(&self) -> usize {
+        match self.transport {
+            TransportKind::FcVi => fcvi_frame::connect::MAX_DISCRIMINATOR_BYTES,
+            TransportKind::ViTcp => vitcp_lite::profile::MAX_DISCRIMINATOR_BYTES,
+        }
+    }
+
+    /// Do FC-VI frames of this NIC go over a wire?
+    pub(crate) fn is_on_wire(&self) -> bool {
+        self.transport == TransportKind::FcVi && self.port.is_on_wire()
+    }
+}

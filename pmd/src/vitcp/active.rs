@@ -1,0 +1,479 @@
+//! The end that asks [VI/TCP 4.2], and peers that ask each other [VI/TCP 4].
+
+use vi_engine::{ConnectError, Host, ViIndex};
+use vitcp_lite::machine::Failure;
+use vitcp_lite::machine::active::{ActiveAction, ActiveEvent};
+use vitcp_lite::machine::peer::{PeerAction, PeerEvent, PeerName, Standing, standing};
+use vitcp_lite::{CeHeader, IsCode, RemoteError, Segment, SegmentType};
+
+use super::ViTcp;
+use super::connection::{Connection, Machine, Phase, Rx, Stage, Tx};
+use super::counters::Counter;
+use super::establish::{Names, compare, put_connect};
+use super::socket::{End, Stream};
+use super::timers::Key;
+use crate::datapath::Datapath;
+
+/// A request that finds nobody is repeated more rarely each time, down to one in so many of the
+/// first intervals: nobody tells us when the other end is there.
+const SLOWEST: u64 = 16;
+
+/// What happened to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    Begin,
+    TcpFailed(ConnectError),
+    TcpEstablished,
+    TcpClosed,
+    Accept,
+    Reject(ConnectError),
+    NoMatch,
+    Timeout,
+}
+
+/// What is to be done then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    None,
+    SetUp,
+    Send,
+    Connected,
+    Failed(Failure),
+    /// It is made again after a while, on another TCP connection.
+    Wait,
+}
+
+impl ViTcp {
+    pub(super) fn begin_request(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        self.request_event(now_ns, vi, Event::Begin, path);
+        self.arm_request(vi);
+    }
+
+    /// Sets the timer of a VI's request to the next moment at which it wants attention.
+    fn arm_request(&mut self, vi: ViIndex) {
+        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+            return;
+        };
+        match [request.deadline_ns, request.retry_ns]
+            .into_iter()
+            .flatten()
+            .min()
+        {
+            Some(at_ns) => self.timers.set(at_ns, Key::Request(vi.0)),
+            None => self.timers.clear(Key::Request(vi.0)),
+        }
+    }
+
+    /// Something happened to the request of a VI; the machine says what is to be done.
+    pub(super) fn request_event(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        event: Event,
+        path: &mut Datapath,
+    ) -> bool {
+        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+            return false;
+        };
+        let action = match request.machine {
+            Machine::Active(state) => {
+                let (state, action) = state.on(active(event));
+                request.machine = Machine::Active(state);
+                match action {
+                    ActiveAction::SetUpTcp if event == Event::TcpClosed => Action::Wait,
+                    ActiveAction::SetUpTcp => Action::SetUp,
+                    ActiveAction::SendRequest => Action::Send,
+                    ActiveAction::Connected => Action::Connected,
+                    ActiveAction::Failed(failure) => Action::Failed(failure),
+                    ActiveAction::None | ActiveAction::CloseTcp | ActiveAction::Unexpected => {
+                        Action::None
+                    }
+                }
+            }
+            Machine::Peer(state) => {
+                let waits = matches!(event, Event::NoMatch | Event::TcpClosed);
+                let (state, action) = state.on(peer(event));
+                request.machine = Machine::Peer(state);
+                match action {
+                    PeerAction::SetUpTcp => Action::SetUp,
+                    PeerAction::SendRequest => Action::Send,
+                    PeerAction::Connected => Action::Connected,
+                    PeerAction::Failed(failure) => Action::Failed(failure),
+                    PeerAction::None | PeerAction::CloseTcp if waits => Action::Wait,
+                    PeerAction::None
+                    | PeerAction::CloseTcp
+                    | PeerAction::AcceptTheirs
+                    | PeerAction::RefuseTheirs
+                    | PeerAction::Unexpected => Action::None,
+                }
+            }
+        };
+        match action {
+            Action::None => {}
+            Action::SetUp => self.set_up(now_ns, vi, path),
+            Action::Send => self.send_request(vi, path),
+            Action::Connected => return true,
+            Action::Failed(failure) => {
+                let error = match (event, failure) {
+                    (Event::TcpFailed(error) | Event::Reject(error), _) => error,
+                    (_, Failure::NoMatch) => ConnectError::NoMatch,
+                    (_, Failure::Timeout) => ConnectError::Timeout,
+                    (_, Failure::Rejected) => ConnectError::Rejected,
+                    (_, Failure::Tcp) => ConnectError::NotReachable,
+                };
+                self.conclude(vi, error, path);
+            }
+            Action::Wait => self.wait_to_ask(now_ns, vi),
+        }
+        self.tell_keeper(now_ns);
+        false
+    }
+
+    /// A request is made again after a while, and each time after a longer one.
+    fn wait_to_ask(&mut self, now_ns: u64, vi: ViIndex) {
+        let most_ns = self.settings.retry_ns.saturating_mul(SLOWEST);
+        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+            return;
+        };
+        request.retry_ns = Some(now_ns + request.interval_ns);
+        request.interval_ns = request.interval_ns.saturating_mul(2).min(most_ns);
+        let connection = request.connection.take();
+        if let Some(number) = connection {
+            self.remove(number);
+        }
+        self.counters.count(Counter::Retries);
+        self.arm_request(vi);
+    }
+
+    pub(super) fn request_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+            return;
+        };
+        if request.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.request_event(now_ns, vi, Event::Timeout, path);
+            return;
+        }
+        if request.retry_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            request.retry_ns = None;
+            self.ask_again(now_ns, vi, path);
+        }
+        self.arm_request(vi);
+    }
+
+    /// The time of a request that waits has come.
+    fn ask_again(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+            return;
+        };
+        if let Machine::Peer(state) = request.machine {
+            let (state, _) = state.on(PeerEvent::Retry);
+            request.machine = Machine::Peer(state);
+        }
+        self.set_up(now_ns, vi, path);
+    }
+
+    /// Begins the TCP connection of a request.
+    fn set_up(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
+            return;
+        };
+        let (local, remote) = (request.local.host.0, request.remote.host.0);
+        let ends = [local, remote].map(|host| End {
+            host,
+            port: self.settings.port,
+        });
+        self.counters.count(Counter::Connecting);
+        let stream = Stream::connect(ends[0], ends[1], self.habits());
+        let near = stream.as_ref().map_or(Ok(ends[0]), Stream::near);
+        let added = stream.and_then(|stream| {
+            let near = near?;
+            self.add(|generation| {
+                connection(stream, (near, ends[1]), generation, Stage::Asking(vi))
+            })
+        });
+        match added {
+            Ok(number) => {
+                if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
+                    request.connection = Some(number);
+                }
+                // On this host it is decided already.
+                self.look_at_all(now_ns, path);
+                self.serve_stranger(now_ns, number, path);
+            }
+            Err(error) => self.set_up_failed(now_ns, vi, &error, path),
+        }
+    }
+
+    /// TCP is there: the Connect Request goes out.
+    fn send_request(&mut self, vi: ViIndex, path: &mut Datapath) {
+        let random = path.random();
+        let credits_low = self.settings.credits_low;
+        let Some(ep) = self.endpoint(vi) else {
+            return;
+        };
+        let Phase::Asking(request) = &ep.phase else {
+            return;
+        };
+        let peer_to_peer = matches!(request.machine, Machine::Peer(_));
+        let names = Names {
+            calling: &request.local.discriminator,
+            called: &request.remote.discriminator,
+        };
+        let ce = self.own_ce(ep, names, peer_to_peer);
+        let Some(number) = request.connection else {
+            return;
+        };
+        if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
+            request.number = random;
+        }
+        if let Some(connection) = self.connection_mut(number) {
+            connection.tx.number = random;
+            let ack = (0, credits_low);
+            put_connect(vi, connection, SegmentType::ConnectRequest, ack, &ce, path);
+            // If TCP is gone that is read, too.
+            let _gone = super::closing::write_control(connection);
+        }
+    }
+
+    /// The socket of a request can be written for the first time: the connection is made, or not.
+    pub(super) fn established(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        number: u32,
+        path: &mut Datapath,
+    ) {
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
+        match connection.stream.take_error() {
+            Ok(()) => {
+                self.request_event(now_ns, vi, Event::TcpEstablished, path);
+            }
+            Err(error) => self.set_up_failed(now_ns, vi, &error, path),
+        }
+    }
+
+    /// The TCP connection of a request could not be made.
+    fn set_up_failed(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        error: &std::io::Error,
+        path: &mut Datapath,
+    ) {
+        self.counters.count(Counter::ConnectingFailed);
+        let own = self.settings.host;
+        let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
+        let here = request.is_some_and(|request| request.remote.host == own);
+        let again = match error.kind() {
+            // We listen here, or another program does for us: the port is changing hands.
+            std::io::ErrorKind::ConnectionRefused => here,
+            // It was made, and closed before we looked.
+            std::io::ErrorKind::ConnectionReset => true,
+            _ => false,
+        };
+        if again {
+            self.wait_to_ask(now_ns, vi);
+            return;
+        }
+        let event = Event::TcpFailed(reason_of(error));
+        self.request_event(now_ns, vi, event, path);
+    }
+
+    /// The answer to a request.
+    pub(super) fn answered(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        number: u32,
+        segment: &Segment,
+        path: &mut Datapath,
+    ) {
+        let header = &segment.header;
+        let asked = self.endpoint_mut(vi).and_then(|ep| ep.request());
+        if asked.is_none_or(|request| header.ack != request.number) {
+            self.counters.count(Counter::DropOutOfOrder);
+            let event = Event::Reject(ConnectError::Rejected);
+            self.request_event(now_ns, vi, event, path);
+            return;
+        }
+        let event = match (header.kind, &segment.headers) {
+            (SegmentType::ConnectAccept, vitcp_lite::Headers::Connect(ce)) => {
+                self.accepted(
+                    now_ns,
+                    vi,
+                    number,
+                    (ce, header.message, header.rx_posted),
+                    path,
+                );
+                return;
+            }
+            (SegmentType::ConnectNoMatch, _) => Event::NoMatch,
+            (SegmentType::ConnectReject, _) => Event::Reject(error_of(header.remote_error)),
+            _ => {
+                self.counters.count(Counter::DropOutOfOrder);
+                Event::Reject(ConnectError::Rejected)
+            }
+        };
+        self.request_event(now_ns, vi, event, path);
+    }
+
+    fn accepted(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        number: u32,
+        theirs: (&CeHeader, u32, u16),
+        path: &mut Datapath,
+    ) {
+        let Some((params, flow_control)) = self.endpoint(vi).map(|ep| (ep.params, ep.flow_control))
+        else {
+            return;
+        };
+        if let Err(error) = compare(&params, theirs.0) {
+            self.request_event(now_ns, vi, Event::Reject(error), path);
+            return;
+        }
+        if self.request_event(now_ns, vi, Event::Accept, path) {
+            let flow_control = flow_control && theirs.0.attributes.flow_control;
+            self.connected(vi, number, theirs, flow_control, path);
+        }
+    }
+
+    /// The VI whose peer request matches this one of another VI, and which of the two stands.
+    pub(super) fn crossed(
+        &mut self,
+        far: End,
+        request: &CeHeader,
+    ) -> Option<(ViIndex, PeerAction)> {
+        let called = super::establish::long(&request.called);
+        let mut found: Option<(u64, ViIndex)> = None;
+        for (slot, ep) in self.endpoints.iter().enumerate() {
+            let Some(ep) = ep else {
+                continue;
+            };
+            let (Phase::Asking(ours), Some(peer)) = (&ep.phase, &ep.peer_request) else {
+                continue;
+            };
+            let matches = ours.remote.host.0 == far.host
+                && ours.remote.discriminator == called
+                && matches!(ours.machine, Machine::Peer(_));
+            let own = ours.connection.and_then(|number| self.connection(number));
+            let itself = own.is_some_and(|own| own.near == far);
+            if matches && !itself && found.is_none_or(|(number, _)| peer.number < number) {
+                found = Some((peer.number, ViIndex(slot as u32)));
+            }
+        }
+        let (_, vi) = found?;
+        let near = match &self.endpoint(vi)?.phase {
+            Phase::Asking(ours) => ours
+                .connection
+                .and_then(|number| self.connection(number))
+                .map(|own| own.near),
+            Phase::Idle | Phase::Connected(_) | Phase::Error => None,
+        };
+        let theirs = PeerName {
+            host: far.host,
+            port: far.port,
+            discriminator: request.calling,
+        };
+        let standing = near.map_or(Standing::Concede, |near| {
+            let ours = PeerName {
+                host: near.host,
+                port: near.port,
+                discriminator: request.called,
+            };
+            standing(ours, theirs)
+        });
+        let request = self.endpoint_mut(vi).and_then(|ep| ep.request())?;
+        let Machine::Peer(state) = request.machine else {
+            return None;
+        };
+        let (state, action) = state.on(PeerEvent::Crossed(standing));
+        match action {
+            PeerAction::AcceptTheirs => {
+                request.machine = Machine::Peer(state);
+                let own = request.connection.take();
+                if let Some(number) = own {
+                    self.remove(number);
+                }
+            }
+            PeerAction::RefuseTheirs => {
+                request.machine = Machine::Peer(state);
+                self.counters.count(Counter::PeerCrossed);
+            }
+            _ => return None,
+        }
+        Some((vi, action))
+    }
+}
+
+/// A TCP connection of ours or of another host's, of which nothing is known yet.
+pub(super) fn connection(
+    stream: Stream,
+    (near, far): (End, End),
+    generation: u32,
+    stage: Stage,
+) -> Connection {
+    let asking = matches!(stage, Stage::Asking(_));
+    Connection {
+        stream,
+        near,
+        far,
+        generation,
+        stage,
+        tx: Tx::new(0, 0),
+        rx: Rx::new(),
+        queued: false,
+        may_read: !asking,
+        may_write: !asking,
+        ended: false,
+        finished: false,
+        warmth: 0,
+    }
+}
+
+fn active(event: Event) -> ActiveEvent {
+    match event {
+        Event::Begin => ActiveEvent::Request,
+        Event::TcpFailed(_) => ActiveEvent::TcpFailed,
+        Event::TcpEstablished => ActiveEvent::TcpEstablished,
+        Event::TcpClosed => ActiveEvent::TcpClosed,
+        Event::Accept => ActiveEvent::Accept,
+        Event::Reject(_) => ActiveEvent::Reject,
+        Event::NoMatch => ActiveEvent::NoMatch,
+        Event::Timeout => ActiveEvent::Timeout,
+    }
+}
+
+fn peer(event: Event) -> PeerEvent {
+    match event {
+        Event::Begin => PeerEvent::Request,
+        Event::TcpFailed(_) => PeerEvent::TcpFailed,
+        Event::TcpEstablished => PeerEvent::TcpEstablished,
+        Event::TcpClosed => PeerEvent::TcpClosed,
+        Event::Accept => PeerEvent::Accept,
+        Event::Reject(_) => PeerEvent::Reject,
+        Event::NoMatch => PeerEvent::NoMatch,
+        Event::Timeout => PeerEvent::Timeout,
+    }
+}
+
+/// What it means that TCP could not connect. A host that refuses has no VI provider.
+fn reason_of(error: &std::io::Error) -> ConnectError {
+    match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => ConnectError::Resources,
+        _ => ConnectError::NotReachable,
+    }
+}
+
+/// Why the other end rejects.
+fn error_of(error: RemoteError) -> ConnectError {
+    match error.is_code {
+        IsCode::ReliabilityLevel => ConnectError::ReliabilityLevel,
+        IsCode::MaxTransferSize => ConnectError::MaxTransferSize,
+        IsCode::NoRoom => ConnectError::Resources,
+        _ => ConnectError::Rejected,
+    }
+}

@@ -1,0 +1,405 @@
+//! Connections ended: by the consumer, by the other end, by an error (docs/spec/vitcp.md).
+
+use std::io;
+
+use vi_engine::{AsyncError, ConnectError, EndpointState, Host, Status, ViIndex, Waiter};
+use vitcp_lite::machine::passive::{PassiveEvent, PassiveState};
+use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
+use vitcp_lite::{Flags, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};
+
+use super::ViTcp;
+use super::connection::{Connection, Phase, Stage};
+use super::counters::Counter;
+use super::in_flight::Kind;
+use super::timers::Key;
+use super::transmit::said;
+use crate::datapath::Datapath;
+
+/// Why a connection of a VI is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// The other end closed the TCP connection.
+    Left,
+    /// TCP lost the other end.
+    Lost,
+    /// The other end does not keep to the protocol; counted so.
+    Protocol(Counter),
+    /// An error of our own consumer's.
+    Local,
+    /// The memory of a message that is half sent is gone.
+    MemoryGone,
+    /// A message of the peer's failed here, which its sender is told if it wants to hear.
+    Told { number: u32, error: RemoteError },
+    /// A read of the peer's is refused, which the answer says.
+    RefusedRead,
+    /// A message of ours failed there.
+    Refused { number: u32, error: RemoteError },
+    /// What we read failed, there or here.
+    Failed { number: u32, status: Status },
+    /// An answer is late.
+    Late,
+}
+
+impl Ending {
+    pub(super) fn of_error(error: &io::Error) -> Self {
+        log::debug!("a TCP connection: {error}");
+        match error.raw_os_error() {
+            Some(libc::EFAULT) => Self::MemoryGone,
+            _ => Self::Lost,
+        }
+    }
+}
+
+impl ViTcp {
+    /// The connection of a VI is over: the VI goes to Error.
+    #[cold]
+    pub(super) fn end(
+        &mut self,
+        now_ns: u64,
+        vi: ViIndex,
+        number: u32,
+        ending: Ending,
+        path: &mut Datapath,
+    ) {
+        let Some(mut connection) = self.take(number) else {
+            return;
+        };
+        match ending {
+            Ending::Protocol(counter) => self.counters.count(counter),
+            Ending::Told { number, error } => tell(vi, &mut connection, number, error, path),
+            Ending::RefusedRead => tell_refused_read(vi, &mut connection, path),
+            Ending::Refused { number, error } => {
+                fail_in_flight(
+                    vi,
+                    &mut connection,
+                    path,
+                    |_, at| at == number,
+                    |kind| status_of(error, kind),
+                );
+            }
+            Ending::Failed { number, status } => {
+                fail_in_flight(vi, &mut connection, path, |_, at| at == number, |_| status);
+            }
+            Ending::Late => {
+                self.counters.count(Counter::ResponseTimeouts);
+                let first = connection.tx.in_flight.first_unanswered();
+                fail_in_flight(
+                    vi,
+                    &mut connection,
+                    path,
+                    |at, _| Some(at) == first,
+                    |_| Status::TRANSPORT,
+                );
+            }
+            Ending::Left | Ending::Lost | Ending::Local | Ending::MemoryGone => {}
+        }
+        fail_held(vi, &mut connection, path);
+        let at_once = matches!(ending, Ending::Left | Ending::Lost | Ending::MemoryGone);
+        self.counters.count(Counter::Breaks);
+        self.timers.clear(Key::Answer(vi.0));
+        self.put(number, connection);
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.phase = Phase::Error;
+        }
+        path.set_state(vi, EndpointState::Error);
+        path.flush_sends(vi);
+        path.flush_receives(vi);
+        path.report(vi, AsyncError::ConnectionLost);
+        if at_once {
+            self.remove(number);
+        } else {
+            self.close(now_ns, number);
+        }
+    }
+
+    /// Ends a TCP connection in order: what waits is written, the other end hears that nothing
+    /// more comes, and has a while to read it.
+    pub(super) fn close(&mut self, now_ns: u64, number: u32) {
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
+        if connection.ended || connection.tx.unfinished.is_some() {
+            // It has left itself, or waits for the rest of a segment that there is not.
+            self.remove(number);
+            return;
+        }
+        let counts = matches!(connection.stage, Stage::Connected(_) | Stage::Asking(_));
+        connection.stage = Stage::Closing;
+        self.strangers += u32::from(counts);
+        self.timers
+            .set(now_ns + self.settings.answer_ns, Key::Connection(number));
+        self.finish(number);
+    }
+
+    /// Writes what waits of the procedure, and says that nothing more comes once it is written.
+    pub(super) fn finish(&mut self, number: u32) {
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
+        if !write_control(connection) {
+            self.remove(number);
+            return;
+        }
+        let done = connection.tx.control.is_empty();
+        if done && !core::mem::replace(&mut connection.finished, true) {
+            connection.stream.finish();
+            connection.may_read = true;
+            self.queue(number);
+        }
+    }
+
+    /// A connection that is no VI's has had its time.
+    pub(super) fn connection_timeout(&mut self, number: u32) {
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
+        if let Stage::Incoming(state) = &mut connection.stage {
+            (*state, _) = state.on(PassiveEvent::Timeout);
+            if *state == PassiveState::Disconnected {
+                self.counters.count(Counter::DropSilentIncoming);
+            }
+        }
+        self.remove(number);
+    }
+
+    /// The consumer disconnects (VIPL 3.3.5): legal in every state; both queues are flushed and
+    /// the VI is Idle when this returns. A connection call that waits on this VI ends with
+    /// `InvalidState`.
+    pub(crate) fn disconnect(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        self.leave(now_ns, vi, path);
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.peer_request = None;
+        }
+    }
+
+    /// To the Idle state, from any: both queues flushed.
+    fn leave(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        let waiting = ep.state() == EndpointState::ConnectPending;
+        let phase = core::mem::replace(&mut ep.phase, Phase::Idle);
+        if waiting && ep.peer_request.is_none() {
+            ep.outcome = Some(Err(ConnectError::InvalidState));
+        }
+        match phase {
+            Phase::Connected(number) => self.part(now_ns, vi, number, path),
+            Phase::Asking(request) => {
+                self.timers.clear(Key::Request(vi.0));
+                if let Some(number) = request.connection {
+                    self.remove(number);
+                }
+            }
+            Phase::Idle | Phase::Error => {}
+        }
+        path.set_state(vi, EndpointState::Idle);
+        path.flush_sends(vi);
+        path.flush_receives(vi);
+        if waiting {
+            self.tell_keeper(now_ns);
+            path.control_event(Waiter::Outcome(vi));
+        }
+    }
+
+    /// A VI leaves its connection: the other end learns what was placed, and that this is all.
+    fn part(&mut self, now_ns: u64, vi: ViIndex, number: u32, path: &mut Datapath) {
+        self.timers.clear(Key::Answer(vi.0));
+        if let Some(mut connection) = self.take(number) {
+            if connection.rx.owes_ack {
+                let good = connection.rx.good;
+                tell(vi, &mut connection, good, RemoteError::NONE, path);
+            }
+            fail_held(vi, &mut connection, path);
+            self.put(number, connection);
+        }
+        self.close(now_ns, number);
+    }
+
+    /// A fatal error of the consumer's own making on this VI (VIPL 6.3.1): the VI goes to Error at
+    /// every level and in every state.
+    pub(crate) fn fail_vi(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        let Some(ep) = self.endpoint(vi) else {
+            return;
+        };
+        match ep.phase {
+            Phase::Connected(number) => self.end(now_ns, vi, number, Ending::Local, path),
+            Phase::Idle | Phase::Asking(_) => {
+                self.leave(now_ns, vi, path);
+                if let Some(ep) = self.endpoint_mut(vi) {
+                    ep.phase = Phase::Error;
+                    ep.peer_request.take_if(|request| request.outcome.is_none());
+                }
+                path.set_state(vi, EndpointState::Error);
+            }
+            Phase::Error => {}
+        }
+    }
+
+    /// The oldest answer that a VI waits for may be late.
+    pub(super) fn answer_timeout(&mut self, now_ns: u64, vi: ViIndex, path: &mut Datapath) {
+        let Some(Phase::Connected(number)) = self.endpoint(vi).map(|ep| &ep.phase) else {
+            return;
+        };
+        let number = *number;
+        let answer_ns = self.settings.answer_ns;
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
+        let flight = &mut connection.tx.in_flight;
+        flight.timer_set = false;
+        if flight.unanswered() == 0 {
+            return;
+        }
+        if flight.deadline_ns > now_ns {
+            let at_ns = flight.deadline_ns.min(now_ns + answer_ns);
+            flight.timer_set = true;
+            self.timers.set(at_ns, Key::Answer(vi.0));
+        } else {
+            self.end(now_ns, vi, number, Ending::Late, path);
+        }
+    }
+
+    /// The NIC goes down: every connection is closed, and what can be written at once is.
+    pub(crate) fn leave_network(&mut self) {
+        for number in 0..self.connections.len() as u32 {
+            if let Some(connection) = self.connection_mut(number) {
+                let _gone = write_control(connection);
+                self.remove(number);
+            }
+        }
+    }
+}
+
+/// Writes segments of the procedure as far as TCP takes them. False if it is gone.
+pub(super) fn write_control(connection: &mut Connection) -> bool {
+    while !connection.tx.control.is_empty() {
+        let control = &mut connection.tx.control;
+        match connection.stream.send_bytes(control) {
+            Ok(written) => drop(control.drain(..written)),
+            Err(error) if super::is_for_later(&error) => {
+                connection.may_write = false;
+                return true;
+            }
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Has a NOP say what became of a message of the peer's, if it can be said between two segments.
+fn tell(
+    vi: ViIndex,
+    connection: &mut Connection,
+    number: u32,
+    error: RemoteError,
+    path: &mut Datapath,
+) {
+    if !connection.rx.acknowledges {
+        return;
+    }
+    let tx = &mut connection.tx;
+    tx.number = tx.number.wrapping_add(1);
+    let mut header = SegmentHeader::new(SegmentType::Nop, SEGMENT_HEADER_BYTES as u16);
+    header.flags = Flags::END_OF_MESSAGE;
+    header.message = tx.number;
+    header.ack = number;
+    header.remote_error = error;
+    header.rx_posted = said(vi, connection, path);
+    put_control(connection, &header);
+}
+
+/// A read of the peer's is refused, and the connection breaks: the answer must go before.
+fn tell_refused_read(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+    let Some(job) = connection.tx.answers.back().copied() else {
+        return;
+    };
+    let bytes = SEGMENT_HEADER_BYTES + vitcp_lite::profile::RDMA_HEADER_BYTES;
+    let mut header = SegmentHeader::new(SegmentType::ReadResponse, bytes as u16);
+    header.flags = Flags::END_OF_MESSAGE.with(Flags::TRANSMIT_ERROR);
+    header.message = job.number;
+    header.ack = connection.rx.good;
+    header.rx_posted = said(vi, connection, path);
+    put_control(connection, &header);
+    let mut rdma = [0; vitcp_lite::profile::RDMA_HEADER_BYTES];
+    vitcp_lite::RdmaHeader {
+        address: job.source.0,
+        handle: job.source.1,
+        total_bytes: job.total_bytes,
+    }
+    .emit(&mut rdma);
+    connection.tx.control.extend(rdma);
+}
+
+pub(super) fn put_control(connection: &mut Connection, header: &SegmentHeader) {
+    let mut bytes = [0; SEGMENT_HEADER_BYTES];
+    header.emit(&mut bytes);
+    connection.tx.control.extend(bytes);
+}
+
+/// What an error at the other end means for a message of this kind.
+fn status_of(error: RemoteError, kind: Kind) -> Status {
+    match (error.vi_error, kind) {
+        _ if error.is_code == IsCode::Transport => Status::TRANSPORT,
+        (ViErrorType::Descriptor, Kind::Send | Kind::Write { immediate: true }) => {
+            Status::REMOTE_DESCRIPTOR
+        }
+        (ViErrorType::RdmaProtection, Kind::Write { .. } | Kind::Read) => Status::RDMA_PROTECTION,
+        _ => Status::TRANSPORT,
+    }
+}
+
+/// Completes the message for which `is_it` (place, number) in error, and those before it; one
+/// that is being sent may be it, too.
+fn fail_in_flight(
+    vi: ViIndex,
+    connection: &mut Connection,
+    path: &mut Datapath,
+    is_it: impl Fn(usize, u32) -> bool,
+    status: impl Fn(Kind) -> Status,
+) {
+    let tx = &mut connection.tx;
+    let flight = &mut tx.in_flight;
+    let found = (0..flight.len()).find(|at| {
+        flight
+            .get(*at)
+            .is_some_and(|entry| is_it(*at, entry.number))
+    });
+    let (at, kind) = match found.and_then(|at| Some((at, flight.get(at)?.kind))) {
+        Some(found) => found,
+        None => match tx.open.filter(|open| is_it(flight.len(), open.number)) {
+            Some(open) => (flight.len(), Kind::of(&open.work)),
+            None => return,
+        },
+    };
+    for _ in 0..at {
+        if let Some(entry) = flight.pop() {
+            match entry.answered {
+                true => path.complete_send(vi, Status::OK, entry.length_bytes),
+                false => path.complete_send(vi, Status::FLUSHED, 0),
+            }
+        }
+    }
+    let mut status = status(kind);
+    // It is behind the one that is named, or is that one.
+    flight.fault = None;
+    if flight.pop().is_some_and(|entry| entry.placed_bytes > 0) {
+        status = status.with(Status::PARTIAL);
+    }
+    path.complete_send(vi, status, 0);
+}
+
+/// The connection breaks, and nothing in flight is to blame: a descriptor that failed while it was
+/// sent, and waits behind what is in flight, did fail.
+fn fail_held(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+    let flight = &mut connection.tx.in_flight;
+    let Some(status) = flight.fault.take() else {
+        return;
+    };
+    while let Some(entry) = flight.pop() {
+        match entry.answered {
+            true => path.complete_send(vi, Status::OK, entry.length_bytes),
+            false => path.complete_send(vi, Status::FLUSHED, 0),
+        }
+    }
+    path.complete_send(vi, status, 0);
+}

@@ -1,0 +1,484 @@
+//! VI/TCP (docs/spec/vitcp.md): VIs over TCP connections, polled by the NIC's loop.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | this file | [`ViTcp`]: the tables, and one look at the sockets |
+//! | `socket` | system calls on sockets |
+//! | `connection` | one TCP connection, one VI: what is known of them |
+//! | `establish`, `active`, `passive` | connections made: commands, the asking end, the asked end |
+//! | `door` | one TCP port for all programs of a host |
+//! | `closing` | connections ended |
+//! | `transmit`, `gather` | descriptors cut into segments, and one system call's worth of them |
+//! | `receive` | segments matched to messages, placed, completed |
+//! | `in_flight` | descriptors that were sent and are not complete |
+//! | `timers`, `counters` | what is to be done later; what happened |
+//!
+//! The formats and the machines of connection establishment are in `vitcp-lite`.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+
+use vi_engine::{EndpointState, Host, ViIndex, ViParams};
+
+use fcvi_frame::connect::HostAddress;
+use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
+
+use crate::datapath::Datapath;
+use crate::datapath::stream::Pieces;
+
+mod active;
+mod closing;
+mod connection;
+mod counters;
+mod door;
+mod establish;
+mod gather;
+mod in_flight;
+mod passive;
+mod port;
+mod receive;
+mod socket;
+mod timers;
+mod transmit;
+
+pub(crate) use counters::Counters;
+pub(crate) use port::StreamPort;
+
+use closing::Ending;
+use connection::{Connection, Endpoint, Phase, Stage};
+use counters::Counter;
+use door::{DOORS, Door};
+use establish::Listener;
+use gather::Gather;
+use receive::Receiver;
+use socket::{End, Habits, Watch, is_for_later};
+use timers::{Key, Timers};
+
+/// User bytes in a segment of a send, at most.
+pub(crate) const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;
+
+/// Bytes that are read at once, but for those that go to their place directly.
+const BUFFER_BYTES: usize = 128 << 10;
+/// Behind bytes that go to their place directly, so many more are read: the next headers.
+const BEHIND_BYTES: usize = 4 << 10;
+/// Pieces of memory into which is read at once.
+const MAX_PIECES: usize = 64;
+/// Connections that one look serves, and system calls for each.
+const CONNECTIONS_AT_ONCE: usize = 32;
+const READS_AT_ONCE: u32 = 4;
+/// Connections that come in, in one look.
+const ACCEPTS_AT_ONCE: u32 = 32;
+/// Looks in which a connection that brought something is read without being asked after.
+const WARM_LOOKS: u32 = 4096;
+/// While one is, so many looks go by before the others are asked after.
+const LOOKS_BETWEEN: u32 = 8;
+
+/// What a NIC's configuration says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) host: HostAddress,
+    pub(crate) port: u16,
+    pub(crate) max_vi: u32,
+    /// Connections that are no VI's, at most.
+    pub(crate) max_incoming: u32,
+    /// Descriptors in flight of a VI, at most.
+    pub(crate) max_in_flight: u32,
+    /// RDMA reads of a peer that a VI serves at a time.
+    pub(crate) max_reads: u16,
+    /// How long an answer may take, and a Connect Request on a connection that came in.
+    pub(crate) answer_ns: u64,
+    /// A request that found nobody is made again after so long at first.
+    pub(crate) retry_ns: u64,
+    pub(crate) probe_ms: u64,
+    /// New VIs want descriptor flow control.
+    pub(crate) flow_control: bool,
+    /// A peer that knows of fewer receives is told of new ones at once.
+    pub(crate) credits_low: u16,
+}
+
+/// The VIs of a NIC, and their TCP connections.
+pub(crate) struct ViTcp {
+    settings: Settings,
+    endpoints: Vec<Option<Endpoint>>,
+    /// Places in `endpoints` without a VI: the first of them is taken next.
+    free: BinaryHeap<Reverse<u32>>,
+    connections: Vec<Option<Box<Connection>>>,
+    free_connections: Vec<u32>,
+    next_generation: u32,
+    /// Connections that are no VI's.
+    strangers: u32,
+    watch: Watch,
+    door: Door,
+    /// Connections that have something to be read, or new room.
+    ready: VecDeque<u32>,
+    /// The connection that brought something last, and the looks left in which it is read first.
+    warm: Option<(u32, u32)>,
+    looks: u32,
+    timers: Timers,
+    listeners: Vec<Listener>,
+    next_listener: u64,
+    next_peer_request: u64,
+    buffer: Box<[u8]>,
+    pieces: Pieces,
+    gather: Gather,
+    counters: Counters,
+}
+
+impl ViTcp {
+    /// A NIC without VIs.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn new(settings: Settings) -> io::Result<Self> {
+        let max_vi = settings.max_vi;
+        Ok(Self {
+            endpoints: (0..max_vi).map(|_| None).collect(),
+            free: (0..max_vi).map(Reverse).collect(),
+            connections: Vec::new(),
+            free_connections: Vec::new(),
+            next_generation: 0,
+            strangers: 0,
+            watch: Watch::new()?,
+            door: Door::new(),
+            ready: VecDeque::new(),
+            warm: None,
+            looks: 0,
+            timers: Timers::default(),
+            listeners: Vec::new(),
+            next_listener: 0,
+            next_peer_request: 0,
+            buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
+            pieces: Pieces::with_capacity(MAX_PIECES),
+            gather: Gather::new(),
+            counters: Counters::default(),
+            settings,
+        })
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The port that stands for the sockets of this NIC.
+    pub(crate) fn port(&self) -> StreamPort {
+        let device = self.own_end().address().to_string();
+        StreamPort::new(device, self.watch.descriptor())
+    }
+
+    fn own_end(&self) -> End {
+        End {
+            host: self.settings.host.0,
+            port: self.settings.port,
+        }
+    }
+
+    fn habits(&self) -> Habits {
+        Habits {
+            probe: core::time::Duration::from_millis(self.settings.probe_ms),
+        }
+    }
+
+    /// Adds an Idle VI; `None` if all places are taken, or the port cannot be listened at.
+    pub(crate) fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
+        if !self.open_door() {
+            return None;
+        }
+        let Reverse(slot) = self.free.pop()?;
+        *self.endpoints.get_mut(slot as usize)? =
+            Some(Endpoint::new(params, self.settings.flow_control));
+        Some(ViIndex(slot))
+    }
+
+    /// Removes a VI; only an Idle one can go. False if it stays.
+    pub(crate) fn destroy_vi(&mut self, vi: ViIndex) -> bool {
+        let idle = self.state(vi) == Some(EndpointState::Idle);
+        if idle && let Some(place) = self.endpoints.get_mut(vi.0 as usize) {
+            *place = None;
+            self.free.push(Reverse(vi.0));
+            self.timers.clear(Key::Request(vi.0));
+            self.timers.clear(Key::Answer(vi.0));
+        }
+        idle
+    }
+
+    /// Replaces the consumer's choices for a VI; only for an Idle one. False if they stay.
+    pub(crate) fn set_params(&mut self, vi: ViIndex, params: ViParams) -> bool {
+        match self.endpoint_mut(vi) {
+            Some(ep) if matches!(ep.phase, Phase::Idle) => {
+                ep.params = params;
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    /// The state of a VI.
+    pub(crate) fn state(&self, vi: ViIndex) -> Option<EndpointState> {
+        self.endpoint(vi).map(Endpoint::state)
+    }
+
+    /// The host at the other end of a VI's connection.
+    pub(crate) fn peer(&self, vi: ViIndex) -> Option<HostAddress> {
+        match self.endpoint(vi)?.phase {
+            Phase::Connected(number) => {
+                let connection = self.connections.get(number as usize)?.as_ref()?;
+                Some(HostAddress(connection.far.host))
+            }
+            Phase::Idle | Phase::Asking(_) | Phase::Error => None,
+        }
+    }
+
+    fn endpoint(&self, vi: ViIndex) -> Option<&Endpoint> {
+        self.endpoints.get(vi.0 as usize)?.as_ref()
+    }
+
+    fn endpoint_mut(&mut self, vi: ViIndex) -> Option<&mut Endpoint> {
+        self.endpoints.get_mut(vi.0 as usize)?.as_mut()
+    }
+
+    fn connection(&self, number: u32) -> Option<&Connection> {
+        self.connections.get(number as usize)?.as_deref()
+    }
+
+    fn connection_mut(&mut self, number: u32) -> Option<&mut Connection> {
+        self.connections.get_mut(number as usize)?.as_deref_mut()
+    }
+
+    /// Takes a connection out of its place, so that the tables can be used beside it.
+    fn take(&mut self, number: u32) -> Option<Box<Connection>> {
+        self.connections.get_mut(number as usize)?.take()
+    }
+
+    /// Puts it back.
+    fn put(&mut self, number: u32, connection: Box<Connection>) {
+        if let Some(place) = self.connections.get_mut(number as usize) {
+            *place = Some(connection);
+        }
+    }
+
+    /// Gives a TCP connection a place, and watches it.
+    fn add(&mut self, make: impl FnOnce(u32) -> Connection) -> io::Result<u32> {
+        let number = match self.free_connections.pop() {
+            Some(number) => number,
+            None => {
+                self.connections.push(None);
+                (self.connections.len() - 1) as u32
+            }
+        };
+        self.next_generation = self.next_generation.wrapping_add(1) % DOORS;
+        let connection = Box::new(make(self.next_generation));
+        let watched = u64::from(connection.generation) << 32 | u64::from(number);
+        if let Err(error) = self.watch.add(&connection.stream, watched) {
+            self.free_connections.push(number);
+            return Err(error);
+        }
+        self.put(number, connection);
+        Ok(number)
+    }
+
+    /// Closes a TCP connection and frees its place.
+    fn remove(&mut self, number: u32) {
+        if let Some(connection) = self.take(number) {
+            if matches!(
+                connection.stage,
+                Stage::Incoming(_) | Stage::Held(_) | Stage::Void | Stage::Closing
+            ) {
+                self.strangers -= 1;
+            }
+            self.timers.clear(Key::Connection(number));
+            self.free_connections.push(number);
+        }
+        if self.warm.is_some_and(|(warm, _)| warm == number) {
+            self.warm = None;
+        }
+    }
+
+    /// Has a connection served in one of the next looks.
+    fn queue(&mut self, number: u32) {
+        if let Some(connection) = self.connection_mut(number)
+            && !core::mem::replace(&mut connection.queued, true)
+        {
+            self.ready.push_back(number);
+        }
+    }
+
+    /// When [`ViTcp::handle_timeout`] wants to be called.
+    #[inline]
+    pub(crate) fn poll_timeout(&self) -> Option<u64> {
+        self.timers.next()
+    }
+
+    /// Is anything left of what a look found?
+    pub(crate) fn has_more(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// Looks at the sockets and handles what came. True if anything did.
+    pub(crate) fn look(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
+        let mut worked = self.look_at_warm(now_ns, path);
+        self.looks = self.looks.wrapping_add(1);
+        if self.warm.is_none() || self.looks.is_multiple_of(LOOKS_BETWEEN) {
+            worked |= self.look_at_all(now_ns, path);
+        }
+        for _ in 0..self.ready.len().min(CONNECTIONS_AT_ONCE) {
+            let Some(number) = self.ready.pop_front() else {
+                break;
+            };
+            worked |= self.serve(now_ns, number, path);
+        }
+        worked
+    }
+
+    /// The connection that brought something last is likely to bring more: it costs one system
+    /// call to see, and not two.
+    fn look_at_warm(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
+        let Some((number, left)) = self.warm else {
+            return false;
+        };
+        self.warm = left.checked_sub(1).map(|left| (number, left));
+        match self.connection_mut(number) {
+            Some(connection) if !connection.queued => connection.may_read = true,
+            Some(_) | None => return false,
+        }
+        self.serve(now_ns, number, path)
+    }
+
+    /// Asks the system which sockets something happened on.
+    pub(crate) fn look_at_all(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
+        let mut door = false;
+        for at in 0..self.watch.look() {
+            let Some(seen) = self.watch.seen(at) else {
+                break;
+            };
+            let number = seen.number as u32;
+            let generation = (seen.number >> 32) as u32;
+            if generation == DOORS {
+                self.serve_door(now_ns, number, path);
+                door = true;
+                continue;
+            }
+            let Some(connection) = self.connection_mut(number) else {
+                continue;
+            };
+            if connection.generation != generation {
+                continue;
+            }
+            connection.may_read |= seen.readable;
+            let room = seen.writable && !core::mem::replace(&mut connection.may_write, true);
+            if room && let Some(vi) = connection.vi() {
+                path.resume(vi);
+            }
+            let waits = !matches!(connection.stage, Stage::Connected(_));
+            if seen.readable || (room && waits) {
+                self.queue(number);
+            }
+        }
+        door
+    }
+
+    /// Serves one connection. True if anything came, or it went on.
+    fn serve(&mut self, now_ns: u64, number: u32, path: &mut Datapath) -> bool {
+        let Some(mut connection) = self.take(number) else {
+            return false;
+        };
+        connection.queued = false;
+        let Stage::Connected(vi) = connection.stage else {
+            self.put(number, connection);
+            return self.serve_stranger(now_ns, number, path);
+        };
+        let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
+            self.put(number, connection);
+            return false;
+        };
+        let mut came = false;
+        let mut ending = None;
+        for _ in 0..READS_AT_ONCE {
+            if !connection.may_read {
+                break;
+            }
+            match self.read(vi, params, &mut connection, path) {
+                Ok(something) => came |= something,
+                Err(why) => {
+                    ending = Some(why);
+                    came = true;
+                    break;
+                }
+            }
+        }
+        let more = connection.may_read;
+        self.put(number, connection);
+        if let Some(ending) = ending {
+            self.end(now_ns, vi, number, ending, path);
+        } else if more {
+            self.queue(number);
+        }
+        if came {
+            self.warm = Some((number, WARM_LOOKS));
+        }
+        came
+    }
+
+    /// One system call's worth of what came for a VI. True if anything did.
+    fn read(
+        &mut self,
+        vi: ViIndex,
+        params: ViParams,
+        connection: &mut Connection,
+        path: &mut Datapath,
+    ) -> Result<bool, Ending> {
+        let mut receiver = Receiver {
+            vi,
+            params,
+            connection,
+            path,
+            counters: &mut self.counters,
+        };
+        self.pieces.clear();
+        let direct = receiver.direct(&mut self.pieces);
+        let room = match direct {
+            0 => BUFFER_BYTES,
+            _ => BEHIND_BYTES,
+        };
+        let behind = self.buffer.as_mut_ptr().expose_provenance() as u64;
+        self.pieces.push(behind, room);
+        // SAFETY: the first pieces were found writable in this turn, which we run under; the last
+        // one is of our buffer, to which there is no other reference.
+        let got = match unsafe { receiver.connection.stream.receive(&self.pieces) } {
+            Ok(0) => return Err(Ending::Left),
+            Ok(got) => got,
+            Err(error) if is_for_later(&error) => {
+                receiver.connection.may_read = false;
+                return Ok(false);
+            }
+            Err(error) => return Err(Ending::of_error(&error)),
+        };
+        receiver.counters.count(Counter::RxCalls);
+        receiver.counters.add(Counter::RxBytes, got as u64);
+        let whole = direct as usize + room;
+        // Less than was asked for: nothing is left. What comes now is told of.
+        receiver.connection.may_read = got == whole;
+        let placed = got.min(direct as usize);
+        if placed > 0 {
+            receiver.placed(placed as u32)?;
+        }
+        match self.buffer.get(..got - placed) {
+            Some(bytes) => receiver.feed(bytes)?,
+            None => return Err(Ending::Protocol(Counter::DropMalformed)),
+        }
+        Ok(true)
+    }
+
+    /// Does what time wants done, at most `budget` things.
+    pub(crate) fn handle_timeout(&mut self, now_ns: u64, budget: u32, path: &mut Datapath) {
+        for _ in 0..budget {
+            match self.timers.pop_due(now_ns) {
+                None => return,
+                Some(Key::Connection(number)) => self.connection_timeout(number),
+                Some(Key::Request(slot)) => self.request_timeout(now_ns, ViIndex(slot), path),
+                Some(Key::Answer(slot)) => self.answer_timeout(now_ns, ViIndex(slot), path),
+                Some(Key::Door) => self.tell_keeper(now_ns),
+            }
+        }
+    }
+}

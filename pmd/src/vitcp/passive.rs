@@ -1,0 +1,472 @@
+//! The end that is asked [VI/TCP 4.3], and connections that are no VI's.
+
+use vi_engine::{ConnId, ConnectError, EndpointState, Host, ViIndex, Waiter};
+use vitcp_lite::machine::passive::{PassiveAction, PassiveEvent, PassiveState};
+use vitcp_lite::machine::peer::PeerAction;
+use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
+use vitcp_lite::{
+    CeHeader, Flags, Headers, IsCode, Item, RemoteError, Segment, SegmentHeader, SegmentType,
+    ViErrorType,
+};
+
+use super::active::{Event, connection};
+use super::connection::{Asked, Connection, Phase, Stage};
+use super::counters::Counter;
+use super::establish::{Names, address, attributes_of, compare, long, put_connect};
+use super::socket::is_for_later;
+use super::timers::Key;
+use super::{ACCEPTS_AT_ONCE, ViTcp};
+use crate::datapath::Datapath;
+
+/// What reading a connection found that is no VI's.
+enum Found {
+    Nothing,
+    /// The first segment of the procedure.
+    Segment(Box<Segment>),
+    /// The other end closed, or TCP lost it.
+    Over,
+    /// What came is no VI/TCP, or more than there may be.
+    Unfit,
+}
+
+impl ViTcp {
+    /// Lets TCP connections in that other hosts have begun.
+    pub(super) fn let_in(&mut self) {
+        for _ in 0..ACCEPTS_AT_ONCE {
+            let Some(listening) = self.door.listening() else {
+                return;
+            };
+            let stream = match listening.accept(self.habits()) {
+                Ok(stream) => stream,
+                Err(error) if is_for_later(&error) => return,
+                Err(error) => {
+                    log::debug!("a connection that came in: {error}");
+                    self.counters.count(Counter::DropUnfitIncoming);
+                    // What is wrong with one is not with the next, but for want of descriptors.
+                    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                        return;
+                    }
+                    continue;
+                }
+            };
+            self.counters.count(Counter::Accepted);
+            if self.strangers >= self.settings.max_incoming {
+                self.counters.count(Counter::DropIncomingFull);
+                continue;
+            }
+            let ends = stream.near().and_then(|near| Ok((near, stream.far()?)));
+            let stage = Stage::Incoming(PassiveState::default());
+            let added = ends.and_then(|ends| {
+                self.add(|generation| connection(stream, ends, generation, stage))
+            });
+            match added {
+                Ok(number) => {
+                    self.strangers += 1;
+                    self.queue(number);
+                }
+                Err(error) => {
+                    log::debug!("a connection that came in: {error}");
+                    self.counters.count(Counter::DropUnfitIncoming);
+                }
+            }
+        }
+    }
+
+    /// Serves a connection that is no VI's. True if it went on.
+    pub(super) fn serve_stranger(&mut self, now_ns: u64, number: u32, path: &mut Datapath) -> bool {
+        let Some(connection) = self.connection_mut(number) else {
+            return false;
+        };
+        match connection.stage {
+            Stage::Asking(vi) => self.serve_asking(now_ns, vi, number, path),
+            Stage::Incoming(_) => self.serve_incoming(now_ns, number, path),
+            Stage::Held(_) => {
+                // Nobody says more than a request before it is answered.
+                if !matches!(read_procedure(connection), Found::Nothing) {
+                    connection.stage = Stage::Void;
+                    connection.ended = true;
+                    return true;
+                }
+                false
+            }
+            Stage::Closing => {
+                self.serve_closing(number);
+                true
+            }
+            Stage::Void | Stage::Connected(_) => false,
+        }
+    }
+
+    fn serve_asking(&mut self, now_ns: u64, vi: ViIndex, number: u32, path: &mut Datapath) -> bool {
+        let Some(connection) = self.connection_mut(number) else {
+            return false;
+        };
+        if connection.tx.segment_bytes == 0 {
+            if !connection.may_write {
+                return false;
+            }
+            // From now on it is a connection.
+            connection.tx.segment_bytes = 1;
+            self.established(now_ns, vi, number, path);
+        }
+        let Some(connection) = self.connection_mut(number) else {
+            return true;
+        };
+        if !matches!(connection.stage, Stage::Asking(_)) {
+            return true;
+        }
+        // If TCP is gone that is read, too.
+        let _gone = super::closing::write_control(connection);
+        match read_procedure(connection) {
+            Found::Nothing => return false,
+            Found::Segment(segment) => self.answered(now_ns, vi, number, &segment, path),
+            Found::Over => {
+                self.request_event(now_ns, vi, Event::TcpClosed, path);
+            }
+            Found::Unfit => {
+                self.counters.count(Counter::DropMalformed);
+                let event = Event::Reject(ConnectError::Rejected);
+                self.request_event(now_ns, vi, event, path);
+            }
+        }
+        true
+    }
+
+    fn serve_incoming(&mut self, now_ns: u64, number: u32, path: &mut Datapath) -> bool {
+        let answer_ns = self.settings.answer_ns;
+        let Some(connection) = self.connection_mut(number) else {
+            return false;
+        };
+        let found = read_procedure(connection);
+        match found {
+            Found::Nothing => {
+                if connection.warmth == 0 {
+                    connection.warmth = 1;
+                    self.timers.set(now_ns + answer_ns, Key::Connection(number));
+                }
+                false
+            }
+            Found::Segment(segment) => match segment.headers {
+                Headers::Connect(ce) if segment.header.kind == SegmentType::ConnectRequest => {
+                    self.timers.clear(Key::Connection(number));
+                    self.requested(now_ns, number, &segment.header, &ce, &[], path);
+                    true
+                }
+                Headers::Connect(_) | Headers::Plain | Headers::Rdma(_) => {
+                    self.counters.count(Counter::DropUnfitIncoming);
+                    self.remove(number);
+                    true
+                }
+            },
+            Found::Over | Found::Unfit => {
+                self.counters.count(Counter::DropUnfitIncoming);
+                self.remove(number);
+                true
+            }
+        }
+    }
+
+    /// Reads what the other end still says to a connection that is over, until it ends, too.
+    fn serve_closing(&mut self, number: u32) {
+        let Self {
+            connections,
+            buffer,
+            ..
+        } = self;
+        let connection = connections.get_mut(number as usize);
+        let Some(connection) = connection.and_then(Option::as_mut) else {
+            return;
+        };
+        match connection.stream.receive_bytes(buffer) {
+            Ok(0) => self.remove(number),
+            Ok(_) => self.queue(number),
+            Err(error) if is_for_later(&error) => {
+                connection.may_read = false;
+                if connection.may_write && !connection.finished {
+                    self.finish(number);
+                }
+            }
+            Err(_) => self.remove(number),
+        }
+    }
+
+    /// A Connect Request came: somebody waits for it, or nobody does. `tried`: other programs of
+    /// this host that do not.
+    pub(super) fn requested(
+        &mut self,
+        now_ns: u64,
+        number: u32,
+        header: &SegmentHeader,
+        ce: &CeHeader,
+        tried: &[u32],
+        path: &mut Datapath,
+    ) {
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
+        let Stage::Incoming(state) = connection.stage else {
+            return;
+        };
+        let (passive, _) = state.on(PassiveEvent::Request);
+        let far = connection.far;
+        let asked = Asked {
+            passive,
+            ce: *ce,
+            number: header.message,
+            rx_posted: header.rx_posted,
+            remote: address(far.host, long(&ce.calling)),
+            attributes: attributes_of(ce, vi_engine::Level::ReliableDelivery),
+        };
+        let conn = ConnId::new(number, connection.generation);
+        connection.stage = Stage::Held(Box::new(asked));
+        if ce.attributes.peer_to_peer {
+            self.requested_by_peer(now_ns, conn, &asked, (header, tried), path);
+        } else {
+            match self.match_listener(&long(&ce.called), conn) {
+                Some(listener) => {
+                    self.held(conn, PassiveEvent::Match);
+                    path.control_event(Waiter::Request(listener));
+                }
+                None => self.unmatched(now_ns, conn, (header, ce), tried, path),
+            }
+        }
+        self.tell_keeper(now_ns);
+    }
+
+    /// Nobody waits here for a request: another program of this host may, or nobody does.
+    fn unmatched(
+        &mut self,
+        now_ns: u64,
+        conn: ConnId,
+        request: (&SegmentHeader, &CeHeader),
+        tried: &[u32],
+        path: &mut Datapath,
+    ) {
+        if !self.hand_on(now_ns, conn.index(), request, tried, path) {
+            self.counters.count(Counter::NoMatch);
+            self.refuse_held(now_ns, conn, SegmentType::ConnectNoMatch, RemoteError::NONE);
+        }
+    }
+
+    /// The machine of a held request goes on.
+    fn held(&mut self, conn: ConnId, event: PassiveEvent) -> Option<PassiveAction> {
+        let connection = self.of_conn_mut(conn)?;
+        let Stage::Held(asked) = &mut connection.stage else {
+            return None;
+        };
+        let (state, action) = asked.passive.on(event);
+        asked.passive = state;
+        Some(action)
+    }
+
+    /// Another peer asks for one of ours.
+    fn requested_by_peer(
+        &mut self,
+        now_ns: u64,
+        conn: ConnId,
+        asked: &Asked,
+        (header, tried): (&SegmentHeader, &[u32]),
+        path: &mut Datapath,
+    ) {
+        let none = RemoteError::NONE;
+        let far = self.of_conn(conn).map(|connection| connection.far);
+        let Some((vi, action)) = far.and_then(|far| self.crossed(far, &asked.ce)) else {
+            self.unmatched(now_ns, conn, (header, &asked.ce), tried, path);
+            return;
+        };
+        if action == PeerAction::RefuseTheirs {
+            self.refuse_held(now_ns, conn, SegmentType::ConnectNoMatch, none);
+            return;
+        }
+        self.held(conn, PassiveEvent::Match);
+        let params = self.endpoint(vi).map(|ep| ep.params);
+        let differs = params.and_then(|params| compare(&params, &asked.ce).err());
+        if let Some(error) = differs {
+            let is_code = match error {
+                ConnectError::ReliabilityLevel => IsCode::ReliabilityLevel,
+                _ => IsCode::MaxTransferSize,
+            };
+            let told = RemoteError {
+                vi_error: ViErrorType::None,
+                is_code,
+            };
+            self.refuse_held(now_ns, conn, SegmentType::ConnectReject, told);
+            self.conclude(vi, error, path);
+            return;
+        }
+        self.accept_with(conn, vi, asked, path);
+    }
+
+    /// The consumer rejects a request (VIPL 3.3.3).
+    ///
+    /// # Errors
+    /// `Invalid` if there is no such request.
+    pub(crate) fn reject(&mut self, now_ns: u64, conn: ConnId) -> Result<(), ConnectError> {
+        let connection = self.of_conn(conn).ok_or(ConnectError::Invalid)?;
+        match connection.stage {
+            Stage::Void => {
+                self.remove(conn.index());
+                Ok(())
+            }
+            Stage::Held(_) => {
+                self.held(conn, PassiveEvent::Reject);
+                let rejected = RemoteError {
+                    vi_error: ViErrorType::None,
+                    is_code: IsCode::Rejected,
+                };
+                self.refuse_held(now_ns, conn, SegmentType::ConnectReject, rejected);
+                Ok(())
+            }
+            Stage::Asking(_) | Stage::Incoming(_) | Stage::Connected(_) | Stage::Closing => {
+                Err(ConnectError::Invalid)
+            }
+        }
+    }
+
+    /// The consumer accepts a request with an Idle VI (VIPL 3.3.2). `Ok`: the outcome comes by
+    /// [`ViTcp::take_outcome`]. An attribute conflict tells the client nothing and leaves the
+    /// request for another try.
+    ///
+    /// # Errors
+    /// `Invalid`: no such request or VI. `Timeout`: the client gave up. `InvalidState`: the VI is
+    /// not Idle. `ReliabilityLevel`, `MaxTransferSize`: the attributes conflict.
+    pub(crate) fn accept(
+        &mut self,
+        conn: ConnId,
+        vi: ViIndex,
+        path: &mut Datapath,
+    ) -> Result<(), ConnectError> {
+        let connection = self.of_conn_mut(conn).ok_or(ConnectError::Invalid)?;
+        // The client may have given up just now.
+        if matches!(connection.stage, Stage::Held(_)) {
+            connection.may_read = true;
+            if !matches!(read_procedure(connection), Found::Nothing) {
+                connection.stage = Stage::Void;
+            }
+        }
+        let asked = match &connection.stage {
+            Stage::Held(asked) => **asked,
+            Stage::Void => {
+                self.remove(conn.index());
+                return Err(ConnectError::Timeout);
+            }
+            Stage::Asking(_) | Stage::Incoming(_) | Stage::Connected(_) | Stage::Closing => {
+                return Err(ConnectError::Invalid);
+            }
+        };
+        let ep = self.endpoint_mut(vi).ok_or(ConnectError::Invalid)?;
+        if !matches!(ep.phase, Phase::Idle) {
+            return Err(ConnectError::InvalidState);
+        }
+        compare(&ep.params, &asked.ce)?;
+        ep.forget_outcomes();
+        path.set_state(vi, EndpointState::ConnectPending);
+        self.accept_with(conn, vi, &asked, path);
+        Ok(())
+    }
+
+    fn accept_with(&mut self, conn: ConnId, vi: ViIndex, asked: &Asked, path: &mut Datapath) {
+        self.held(conn, PassiveEvent::Accept);
+        let random = path.random();
+        let Some(ep) = self.endpoint(vi) else {
+            return;
+        };
+        let (calling, called) = (long(&asked.ce.called), long(&asked.ce.calling));
+        let names = Names {
+            calling: &calling,
+            called: &called,
+        };
+        let mut ce = self.own_ce(ep, names, asked.ce.attributes.peer_to_peer);
+        ce.mtu_bytes = ce.mtu_bytes.min(asked.ce.mtu_bytes);
+        ce.attributes.flow_control &= asked.ce.attributes.flow_control;
+        let flow_control = ce.attributes.flow_control;
+        let credits_low = self.settings.credits_low;
+        let Some(connection) = self.of_conn_mut(conn) else {
+            return;
+        };
+        connection.tx.number = random;
+        let kind = SegmentType::ConnectAccept;
+        put_connect(vi, connection, kind, (asked.number, credits_low), &ce, path);
+        // If TCP is gone that is read, too.
+        let _gone = super::closing::write_control(connection);
+        let theirs = (&asked.ce, asked.number, asked.rx_posted);
+        self.connected(vi, conn.index(), theirs, flow_control, path);
+    }
+
+    /// Answers a held request so, and closes its connection.
+    pub(super) fn refuse_held(
+        &mut self,
+        now_ns: u64,
+        conn: ConnId,
+        kind: SegmentType,
+        error: RemoteError,
+    ) {
+        let Some(connection) = self.of_conn_mut(conn) else {
+            return;
+        };
+        let Stage::Held(asked) = &mut connection.stage else {
+            self.remove(conn.index());
+            return;
+        };
+        if kind == SegmentType::ConnectNoMatch {
+            (asked.passive, _) = asked.passive.on(PassiveEvent::NoMatch);
+        }
+        let mut header = SegmentHeader::new(kind, SEGMENT_HEADER_BYTES as u16);
+        header.flags = Flags::END_OF_MESSAGE;
+        header.ack = asked.number;
+        header.remote_error = error;
+        super::closing::put_control(connection, &header);
+        self.close(now_ns, conn.index());
+    }
+
+    /// The connection of a request, if it is still that.
+    pub(super) fn of_conn(&self, conn: ConnId) -> Option<&Connection> {
+        self.connection(conn.index())
+            .filter(|connection| connection.generation == conn.generation())
+    }
+
+    pub(super) fn of_conn_mut(&mut self, conn: ConnId) -> Option<&mut Connection> {
+        self.connection_mut(conn.index())
+            .filter(|connection| connection.generation == conn.generation())
+    }
+}
+
+/// Reads the next segment of the procedure, and no byte behind it.
+fn read_procedure(connection: &mut Connection) -> Found {
+    loop {
+        if !connection.may_read {
+            return Found::Nothing;
+        }
+        // Whoever is not connected has nothing to say but headers: so many bytes are missing at
+        // least.
+        let mut bytes = [0; SEGMENT_HEADER_BYTES];
+        let missing = connection.rx.decoder.missing_bytes().min(bytes.len());
+        let Some(room) = bytes.get_mut(..missing) else {
+            return Found::Unfit;
+        };
+        let got = match connection.stream.receive_bytes(room) {
+            Ok(0) => return Found::Over,
+            Ok(got) => got,
+            Err(error) if is_for_later(&error) => {
+                connection.may_read = false;
+                return Found::Nothing;
+            }
+            Err(_) => return Found::Over,
+        };
+        let Some(mut input) = bytes.get(..got) else {
+            return Found::Unfit;
+        };
+        match connection.rx.decoder.next(&mut input) {
+            Ok(None) => {}
+            Ok(Some(Item::Segment(segment))) => {
+                let header = &segment.header;
+                let whole = header.flags.contains(Flags::END_OF_MESSAGE) && header.data_offset == 0;
+                return match whole {
+                    true => Found::Segment(Box::new(segment)),
+                    false => Found::Unfit,
+                };
+            }
+            Ok(Some(Item::Payload { .. })) | Err(_) => return Found::Unfit,
+        }
+    }
+}

@@ -1,0 +1,536 @@
+//! Segments received: matched to messages, placed, completed, acknowledged.
+
+mod failure;
+
+use vi_engine::{AsyncError, Claim, Completion, Host, Level, Status, ViIndex, ViParams};
+use vitcp_lite::{
+    Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
+};
+
+use failure::Failure;
+
+use super::closing::Ending;
+use super::connection::{Connection, ReadJob, RxKind, RxMessage, RxSegment};
+use super::counters::{Counter, Counters};
+use super::transmit::complete_answered;
+use crate::datapath::Datapath;
+use crate::datapath::stream::{Lies, Pieces, Place};
+use crate::memory::Access;
+
+/// Payload of which at least so much is still to come goes to its place without a copy of ours.
+const DIRECT_BYTES: u32 = 4096;
+/// Of a message the last bytes are copied: whoever polls them must see them last.
+const COPIED_TAIL_BYTES: u32 = 64;
+
+/// The receiving side of a VI's connection, and what it needs.
+pub(super) struct Receiver<'a> {
+    pub(super) vi: ViIndex,
+    pub(super) params: ViParams,
+    pub(super) connection: &'a mut Connection,
+    pub(super) path: &'a mut Datapath,
+    pub(super) counters: &'a mut Counters,
+}
+
+impl Receiver<'_> {
+    /// Adds the places of payload that comes next, as much as may go there without a copy of ours;
+    /// how many bytes that is.
+    pub(super) fn direct(&mut self, pieces: &mut Pieces) -> u32 {
+        let left = u32::from(self.connection.rx.decoder.payload_left());
+        if left < DIRECT_BYTES {
+            return 0;
+        }
+        let Some(segment) = self.connection.rx.segment else {
+            return 0;
+        };
+        let (place, offset, room) = match self.target(&segment) {
+            Some(target) => target,
+            None => return 0,
+        };
+        // All but the last bytes of what the segment brings.
+        let bytes = left.min(room).saturating_sub(COPIED_TAIL_BYTES);
+        if bytes < DIRECT_BYTES - COPIED_TAIL_BYTES {
+            return 0;
+        }
+        match self.path.locate(self.vi, place, offset, bytes, pieces) {
+            Lies::Here => bytes,
+            Lies::Apart | Lies::Nowhere => 0,
+        }
+    }
+
+    /// Where the payload of this segment goes next, and how much fits there.
+    fn target(&self, segment: &RxSegment) -> Option<(Place, u32, u32)> {
+        if segment.kind == SegmentType::ReadResponse {
+            let entry = self.connection.tx.in_flight.get(segment.read as usize)?;
+            let room = entry.length_bytes - entry.placed_bytes;
+            return Some((Place::Reading(segment.read), entry.placed_bytes, room));
+        }
+        let message = self.connection.rx.message?;
+        let placed = message.placed_bytes;
+        match message.kind {
+            RxKind::Receive { capacity_bytes } => {
+                let most = capacity_bytes.min(self.params.max_transfer_bytes);
+                Some((Place::Receiving, placed, most.saturating_sub(placed)))
+            }
+            RxKind::Write {
+                target,
+                total_bytes,
+                ..
+            } => Some((Place::Written(target), placed, total_bytes - placed)),
+            RxKind::Discard => None,
+        }
+    }
+
+    /// So many bytes went to where [`Self::direct`] said.
+    pub(super) fn placed(&mut self, bytes: u32) -> Result<(), Ending> {
+        self.counters.add(Counter::RxDirectBytes, u64::from(bytes));
+        let rx = &mut self.connection.rx;
+        if !rx.decoder.skip_payload(bytes as u16) {
+            return Err(Ending::Protocol(Counter::DropMalformed));
+        }
+        self.path.arrived = true;
+        let Some(segment) = rx.segment else {
+            return Ok(());
+        };
+        if segment.kind == SegmentType::ReadResponse {
+            if let Some(entry) = self.connection.tx.in_flight.get_mut(segment.read as usize) {
+                entry.placed_bytes += bytes;
+            }
+        } else if let Some(message) = &mut rx.message {
+            message.placed_bytes += bytes;
+            message.offset_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// Takes what came.
+    pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), Ending> {
+        loop {
+            let item = self.connection.rx.decoder.next(&mut input);
+            match item {
+                Ok(Some(Item::Segment(segment))) => {
+                    self.counters.count(Counter::RxSegments);
+                    self.segment(&segment)?;
+                    if segment.payload_bytes == 0 {
+                        self.end_segment()?;
+                    }
+                }
+                Ok(Some(Item::Payload { bytes, left })) => {
+                    self.payload(bytes)?;
+                    if left == 0 {
+                        self.end_segment()?;
+                    }
+                }
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    log::debug!("a segment that is none: {error}");
+                    return Err(Ending::Protocol(Counter::DropMalformed));
+                }
+            }
+        }
+    }
+
+    /// The headers of a segment.
+    fn segment(&mut self, segment: &Segment) -> Result<(), Ending> {
+        let header = &segment.header;
+        let vi = self.vi;
+        if let Some(credits) = &mut self.connection.tx.credits {
+            credits.note_posted(header.rx_posted);
+            if self.connection.tx.starved && credits.available() > 0 {
+                self.path.resume(vi);
+            }
+        }
+        self.acknowledged(header)?;
+        let rdma = match segment.headers {
+            Headers::Rdma(rdma) => Some(rdma),
+            Headers::Plain | Headers::Connect(_) => None,
+        };
+        self.connection.rx.segment = Some(RxSegment {
+            kind: header.kind,
+            ends: header.flags.contains(Flags::END_OF_MESSAGE),
+            transmit_error: header.flags.contains(Flags::TRANSMIT_ERROR),
+            read: 0,
+        });
+        match (header.kind, rdma) {
+            (SegmentType::Send, _) => self.part_of_message(header, None),
+            (SegmentType::Write, Some(rdma)) => self.part_of_message(header, Some(rdma)),
+            (SegmentType::ReadRequest | SegmentType::Nop, _)
+                if !header.flags.contains(Flags::END_OF_MESSAGE) =>
+            {
+                Err(Ending::Protocol(Counter::DropOutOfOrder))
+            }
+            (SegmentType::ReadRequest, Some(rdma)) => self.read_request(header, &rdma),
+            (SegmentType::ReadResponse, Some(rdma)) => self.read_response(header, &rdma),
+            (SegmentType::Nop, _) => self.next_number(header),
+            _ => Err(Ending::Protocol(Counter::DropOutOfOrder)),
+        }
+    }
+
+    /// This segment begins a message: its number is the next one, and no other is open.
+    fn next_number(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+        let rx = &mut self.connection.rx;
+        let next = rx.number.wrapping_add(1);
+        let fits = rx.message.is_none() && header.message == next && header.data_offset == 0;
+        if !fits {
+            return Err(Ending::Protocol(Counter::DropOutOfOrder));
+        }
+        rx.number = next;
+        rx.good = next;
+        Ok(())
+    }
+
+    /// What the peer says of our messages [VI/TCP 3.1].
+    fn acknowledged(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+        let tx = &mut self.connection.tx;
+        if !tx.awaits_ack {
+            // Whatever it says must be ignored.
+            return Ok(());
+        }
+        if is_after(header.ack, tx.number) {
+            return Err(Ending::Protocol(Counter::DropFalseAck));
+        }
+        let error = header.remote_error;
+        let failed =
+            error.vi_error != ViErrorType::None || error.is_code == vitcp_lite::IsCode::Transport;
+        if failed {
+            tx.in_flight.acknowledge(header.ack.wrapping_sub(1));
+            complete_answered(self.vi, tx, self.path);
+            return Err(Ending::Refused {
+                number: header.ack,
+                error,
+            });
+        }
+        if !tx.in_flight.is_empty() {
+            let before = tx.in_flight.unanswered();
+            tx.in_flight.acknowledge(header.ack);
+            if tx.in_flight.unanswered() < before {
+                complete_answered(self.vi, tx, self.path);
+                self.path.resume(self.vi);
+            }
+        }
+        Ok(())
+    }
+
+    /// A segment of a send or write: its first one claims what the message needs.
+    fn part_of_message(
+        &mut self,
+        header: &SegmentHeader,
+        rdma: Option<RdmaHeader>,
+    ) -> Result<(), Ending> {
+        if let Some(message) = &self.connection.rx.message {
+            let same = message.number == header.message
+                && message.write == rdma.is_some()
+                && message.offset_bytes == header.data_offset
+                && self.same_target(message, rdma);
+            return if same {
+                Ok(())
+            } else {
+                Err(Ending::Protocol(Counter::DropOutOfOrder))
+            };
+        }
+        let good = self.connection.rx.good;
+        self.next_number(header)?;
+        // It is good when it is placed.
+        self.connection.rx.good = good;
+        let immediate = header
+            .flags
+            .contains(Flags::IMMEDIATE)
+            .then_some(header.immediate);
+        self.connection.rx.message = Some(RxMessage {
+            number: header.message,
+            kind: RxKind::Discard,
+            write: rdma.is_some(),
+            placed_bytes: 0,
+            offset_bytes: 0,
+            immediate,
+        });
+        match rdma {
+            None => self.open_receive(),
+            Some(rdma) => self.open_write(&rdma, immediate.is_some()),
+        }
+    }
+
+    /// The RDMA header of a message stays what it is.
+    fn same_target(&self, message: &RxMessage, rdma: Option<RdmaHeader>) -> bool {
+        match (message.kind, rdma) {
+            (
+                RxKind::Write {
+                    target,
+                    total_bytes,
+                    ..
+                },
+                Some(rdma),
+            ) => target == (rdma.address, rdma.handle) && total_bytes == rdma.total_bytes,
+            _ => true,
+        }
+    }
+
+    fn set_kind(&mut self, kind: RxKind) {
+        if let Some(message) = &mut self.connection.rx.message {
+            message.kind = kind;
+        }
+    }
+
+    fn claim(&mut self) -> Claim {
+        let claim = self.path.claim_receive(self.vi);
+        if claim != Claim::Empty {
+            let rx = &mut self.connection.rx;
+            rx.used = rx.used.wrapping_add(1);
+            if let Some(posted) = &mut rx.posted {
+                posted.use_one();
+            }
+        }
+        claim
+    }
+
+    /// Claims the receive descriptor of a send.
+    fn open_receive(&mut self) -> Result<(), Ending> {
+        match self.claim() {
+            Claim::Ready { capacity_bytes } => {
+                self.set_kind(RxKind::Receive { capacity_bytes });
+                Ok(())
+            }
+            Claim::Empty => self.no_descriptor(),
+            Claim::Fault(status) => {
+                self.complete_error(status, false);
+                self.broken(ViErrorType::Descriptor)
+            }
+        }
+    }
+
+    fn no_descriptor(&mut self) -> Result<(), Ending> {
+        self.counters.count(Counter::DropNoDescriptor);
+        self.path.report(self.vi, AsyncError::ReceiveQueueEmpty);
+        self.broken(ViErrorType::Descriptor)
+    }
+
+    /// Checks the target of an RDMA write, whole, before a byte is placed, and claims a receive
+    /// descriptor if it carries immediate data.
+    fn open_write(&mut self, rdma: &RdmaHeader, immediate: bool) -> Result<(), Ending> {
+        let target = (rdma.address, rdma.handle);
+        let bytes = rdma.total_bytes;
+        let allowed = self.params.rdma_write
+            && bytes <= self.params.max_transfer_bytes
+            && (self.path).may_access(self.vi, target, bytes, Access::RemoteWrite);
+        if immediate {
+            match self.claim() {
+                Claim::Ready { .. } if allowed => {}
+                Claim::Ready { .. } => {
+                    self.counters.count(Counter::DropRdmaProtection);
+                    self.complete_error(Status::PROTECTION, true);
+                    return self.broken(ViErrorType::RdmaProtection);
+                }
+                Claim::Empty => return self.no_descriptor(),
+                Claim::Fault(status) => {
+                    self.complete_error(status, true);
+                    return self.broken(ViErrorType::Descriptor);
+                }
+            }
+        } else if !allowed {
+            self.counters.count(Counter::DropRdmaProtection);
+            self.path.report(self.vi, AsyncError::RdmaWriteProtection);
+            return self.broken(ViErrorType::RdmaProtection);
+        }
+        self.set_kind(RxKind::Write {
+            target,
+            total_bytes: bytes,
+            claimed: immediate,
+        });
+        Ok(())
+    }
+
+    fn read_request(&mut self, header: &SegmentHeader, rdma: &RdmaHeader) -> Result<(), Ending> {
+        self.next_number(header)?;
+        if self.params.level == Level::UnreliableDelivery {
+            return Err(Ending::Protocol(Counter::DropOutOfOrder));
+        }
+        let source = (rdma.address, rdma.handle);
+        let bytes = rdma.total_bytes;
+        let allowed = self.params.rdma_read
+            && bytes <= self.params.max_transfer_bytes
+            && (self.path).may_access(self.vi, source, bytes, Access::RemoteRead);
+        let answers = &mut self.connection.tx.answers;
+        if answers.len() >= usize::from(self.connection.rx.reads_accepted.max(1)) {
+            return Err(Ending::Protocol(Counter::DropTooManyReads));
+        }
+        answers.push_back(ReadJob {
+            number: header.message,
+            source,
+            total_bytes: bytes,
+            sent_bytes: 0,
+            refused: !allowed,
+        });
+        if !allowed {
+            self.counters.count(Counter::DropRdmaProtection);
+            self.path.report(self.vi, AsyncError::RdmaReadProtection);
+            return Err(Ending::RefusedRead);
+        }
+        self.path.resume(self.vi);
+        Ok(())
+    }
+
+    /// Data of a read of ours: those are answered in the order in which they were asked for.
+    fn read_response(&mut self, header: &SegmentHeader, rdma: &RdmaHeader) -> Result<(), Ending> {
+        let flight = &self.connection.tx.in_flight;
+        let at = flight.find(header.message);
+        let first = (0..flight.len()).find(|at| {
+            let entry = flight.get(*at);
+            entry.is_some_and(|entry| entry.kind == super::in_flight::Kind::Read && !entry.answered)
+        });
+        let refused = header.flags.contains(Flags::TRANSMIT_ERROR);
+        // A refusal comes at once, whatever was asked for before it.
+        let in_turn = |at: &usize| refused || Some(*at) == first;
+        let entry = at.filter(in_turn).and_then(|at| flight.get(at));
+        let (Some(at), Some(entry)) = (at, entry) else {
+            return Err(Ending::Protocol(Counter::DropOutOfOrder));
+        };
+        let payload = header.payload_bytes();
+        let end = u64::from(entry.placed_bytes) + u64::from(payload);
+        let fits = header.data_offset == entry.placed_bytes
+            && end <= u64::from(entry.length_bytes)
+            && rdma.total_bytes == entry.length_bytes;
+        if refused {
+            return Err(Ending::Failed {
+                number: header.message,
+                status: Status::RDMA_PROTECTION,
+            });
+        }
+        let ends = header.flags.contains(Flags::END_OF_MESSAGE);
+        if !fits || (ends && end != u64::from(entry.length_bytes)) {
+            return Err(Ending::Failed {
+                number: header.message,
+                status: Status::TRANSPORT,
+            });
+        }
+        if let Some(segment) = &mut self.connection.rx.segment {
+            segment.read = at as u32;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the payload of the segment that came last.
+    fn payload(&mut self, bytes: &[u8]) -> Result<(), Ending> {
+        let Some(segment) = self.connection.rx.segment else {
+            return Ok(());
+        };
+        let vi = self.vi;
+        if segment.kind == SegmentType::ReadResponse {
+            let Some(entry) = self.connection.tx.in_flight.get_mut(segment.read as usize) else {
+                return Ok(());
+            };
+            let (number, offset) = (entry.number, entry.placed_bytes);
+            if !self.path.place_read(vi, segment.read, offset, bytes) {
+                return Err(Ending::Failed {
+                    number,
+                    status: Status::PROTECTION,
+                });
+            }
+            entry.placed_bytes += bytes.len() as u32;
+            return Ok(());
+        }
+        let Some(message) = &mut self.connection.rx.message else {
+            return Ok(());
+        };
+        // A message of more bytes than there are numbers for them is above every limit before.
+        message.offset_bytes = message.offset_bytes.wrapping_add(bytes.len() as u32);
+        let offset = message.placed_bytes;
+        let end = u64::from(offset) + bytes.len() as u64;
+        let placed = match message.kind {
+            RxKind::Receive { capacity_bytes } => {
+                if end > u64::from(capacity_bytes.min(self.params.max_transfer_bytes)) {
+                    Err(Failure::TooLong)
+                } else if self.path.place_receive(vi, 0, offset, bytes) {
+                    Ok(())
+                } else {
+                    Err(Failure::Protection)
+                }
+            }
+            RxKind::Write {
+                target,
+                total_bytes,
+                ..
+            } => {
+                if end > u64::from(total_bytes) {
+                    Err(Failure::Incomplete)
+                } else if self.path.place_rdma_write(vi, target, offset, bytes) {
+                    Ok(())
+                } else {
+                    Err(Failure::Protection)
+                }
+            }
+            RxKind::Discard => return Ok(()),
+        };
+        message.placed_bytes = end as u32;
+        match placed {
+            Ok(()) => Ok(()),
+            Err(failure) => self.fail_message(failure),
+        }
+    }
+
+    /// The last byte of a segment is placed, and of its message perhaps.
+    fn end_segment(&mut self) -> Result<(), Ending> {
+        let Some(segment) = self.connection.rx.segment.take() else {
+            return Ok(());
+        };
+        match segment.kind {
+            SegmentType::Send | SegmentType::Write => self.end_of_part(&segment),
+            SegmentType::ReadResponse if segment.ends => {
+                let tx = &mut self.connection.tx;
+                tx.in_flight.answer(segment.read as usize);
+                complete_answered(self.vi, tx, self.path);
+                self.path.resume(self.vi);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn end_of_part(&mut self, segment: &RxSegment) -> Result<(), Ending> {
+        let Some(message) = self.connection.rx.message else {
+            return Ok(());
+        };
+        if !segment.ends {
+            return Ok(());
+        }
+        let short = match message.kind {
+            RxKind::Write { total_bytes, .. } => message.placed_bytes != total_bytes,
+            RxKind::Receive { .. } | RxKind::Discard => false,
+        };
+        if message.kind != RxKind::Discard && (segment.transmit_error || short) {
+            self.fail_message(Failure::Incomplete)?;
+            self.connection.rx.message = None;
+            return Ok(());
+        }
+        self.connection.rx.message = None;
+        if message.kind == RxKind::Discard {
+            self.counters.count(Counter::DropDiscarded);
+            return Ok(());
+        }
+        self.counters.count(Counter::RxMessages);
+        let rx = &mut self.connection.rx;
+        rx.good = message.number;
+        if rx.acknowledges && !rx.owes_ack {
+            rx.owes_ack = true;
+            self.path.resume(self.vi);
+        }
+        let (claimed, remote_write) = match message.kind {
+            RxKind::Receive { .. } => (true, false),
+            RxKind::Write { claimed, .. } => (claimed, true),
+            RxKind::Discard => (false, false),
+        };
+        if claimed {
+            self.path.complete_receive(
+                self.vi,
+                Completion {
+                    status: Status::OK,
+                    length_bytes: message.placed_bytes,
+                    immediate: message.immediate,
+                    remote_write,
+                },
+            );
+            if self.connection.rx.posted.is_some() {
+                self.path.resume(self.vi);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,359 @@
+//! TCP sockets that never block: made, watched, written from many places and read into many.
+
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use pmd_port::fork::Descriptor;
+use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::datapath::stream::Pieces;
+
+/// Connections that the kernel completes before they are accepted.
+const BACKLOG: i32 = 1024;
+/// Probes of a silent host without an answer, after which it is lost.
+const PROBES: u32 = 3;
+/// Bytes of headers that one TCP segment is taken to have where the path does not tell.
+const LEAST_SEGMENT_BYTES: u32 = 536;
+
+/// How the connections of a NIC behave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Habits {
+    /// A host that was silent for so long is asked whether it is there; zero: never.
+    pub(super) probe: Duration,
+}
+
+/// What the system says of one end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct End {
+    pub(super) host: [u8; 16],
+    pub(super) port: u16,
+}
+
+impl End {
+    fn of(address: io::Result<SockAddr>) -> io::Result<Self> {
+        let address = address?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
+        let host = match address.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        Ok(Self {
+            host,
+            port: address.port(),
+        })
+    }
+
+    pub(super) fn address(self) -> SocketAddr {
+        let v6 = Ipv6Addr::from(self.host);
+        let ip = v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4);
+        SocketAddr::new(ip, self.port)
+    }
+}
+
+/// One TCP connection, or what may become one.
+#[derive(Debug)]
+pub(super) struct Stream(Descriptor);
+
+impl Stream {
+    /// Begins to connect from `local`, whose port the system chooses, to `remote`.
+    pub(super) fn connect(local: End, remote: End, habits: Habits) -> io::Result<Self> {
+        let socket = new_socket(local.address())?;
+        tune(&socket, habits)?;
+        // Four numbers name a connection, not the port alone: as many to each host as there are ports.
+        set_flag(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
+        let from = SocketAddr::new(local.address().ip(), 0);
+        socket.bind(&from.into())?;
+        match socket.connect(&remote.address().into()) {
+            Ok(()) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
+            Err(error) => return Err(error),
+        }
+        Descriptor::make(|| Ok(socket.into())).map(Self)
+    }
+
+    /// A connection that another process of this host took.
+    pub(super) fn passed(socket: OwnedFd, habits: Habits) -> io::Result<Self> {
+        let socket = Socket::from(socket);
+        socket.set_nonblocking(true)?;
+        tune(&socket, habits)?;
+        Descriptor::make(|| Ok(socket.into())).map(Self)
+    }
+
+    fn socket(&self) -> SockRef<'_> {
+        SockRef::from(&self.0)
+    }
+
+    /// Why it could not be made, once it is known.
+    pub(super) fn take_error(&self) -> io::Result<()> {
+        self.socket().take_error()?.map_or(Ok(()), Err)
+    }
+
+    pub(super) fn near(&self) -> io::Result<End> {
+        End::of(self.socket().local_addr())
+    }
+
+    pub(super) fn far(&self) -> io::Result<End> {
+        End::of(self.socket().peer_addr())
+    }
+
+    /// What one TCP segment of this connection carries, as far as the path has told, and whether
+    /// its segments have timestamps.
+    pub(super) fn segment_bytes(&self) -> (u32, bool) {
+        // SAFETY: integers are valid as zero bytes.
+        let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
+        let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
+        let (fd, to) = (self.0.as_raw_fd(), (&raw mut info).cast());
+        // SAFETY: the kernel writes at most `length` bytes to a value of that size.
+        let got =
+            unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length) };
+        const TIMESTAMPS: u8 = 1;
+        match got {
+            0 if info.tcpi_snd_mss > 0 => (
+                info.tcpi_snd_mss.max(LEAST_SEGMENT_BYTES),
+                info.tcpi_options & TIMESTAMPS != 0,
+            ),
+            _ => (LEAST_SEGMENT_BYTES, true),
+        }
+    }
+
+    /// Writes from these places, in their order; how many bytes the system took.
+    ///
+    /// # Safety
+    /// The pieces may be read; what is not mapped is an error.
+    pub(super) unsafe fn send(&self, pieces: &Pieces) -> io::Result<usize> {
+        let mut header = empty_header();
+        header.msg_iov = pieces.as_slice().as_ptr().cast_mut();
+        header.msg_iovlen = pieces.len();
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        loop {
+            // SAFETY: the header points to pieces that the caller vouches for.
+            let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const header, flags) };
+            if let Some(result) = outcome(sent) {
+                return result;
+            }
+        }
+    }
+
+    /// Reads into these places, in their order; 0 at the end of what the other end sends.
+    ///
+    /// # Safety
+    /// The pieces may be written, and nobody has a reference to their bytes; what is not mapped
+    /// is an error.
+    pub(super) unsafe fn receive(&self, pieces: &Pieces) -> io::Result<usize> {
+        let mut header = empty_header();
+        header.msg_iov = pieces.as_slice().as_ptr().cast_mut();
+        header.msg_iovlen = pieces.len();
+        loop {
+            let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT);
+            // SAFETY: the header points to pieces that the caller vouches for.
+            let got = unsafe { libc::recvmsg(fd, &raw mut header, flags) };
+            if let Some(result) = outcome(got) {
+                return result;
+            }
+        }
+    }
+
+    /// Writes bytes; how many the system took.
+    pub(super) fn send_bytes(&self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let (fd, from) = (self.0.as_raw_fd(), bytes.as_ptr().cast());
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            // SAFETY: the kernel reads a slice of the caller's.
+            let sent = unsafe { libc::send(fd, from, bytes.len(), flags) };
+            if let Some(result) = outcome(sent) {
+                return result;
+            }
+        }
+    }
+
+    /// Reads bytes; 0 at the end of what the other end sends.
+    pub(super) fn receive_bytes(&self, bytes: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let (fd, to) = (self.0.as_raw_fd(), bytes.as_mut_ptr().cast());
+            // SAFETY: the kernel writes to a slice of the caller's.
+            let got = unsafe { libc::recv(fd, to, bytes.len(), libc::MSG_DONTWAIT) };
+            if let Some(result) = outcome(got) {
+                return result;
+            }
+        }
+    }
+
+    /// Says that nothing more comes from here.
+    pub(super) fn finish(&self) {
+        // A connection that is gone has been told.
+        let _gone = self.socket().shutdown(std::net::Shutdown::Write);
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn empty_header() -> libc::msghdr {
+    // SAFETY: integers and null pointers are valid as zero bytes.
+    unsafe { core::mem::zeroed() }
+}
+
+/// `None`: once more.
+fn outcome(result: isize) -> Option<io::Result<usize>> {
+    if let Ok(bytes) = usize::try_from(result) {
+        return Some(Ok(bytes));
+    }
+    let error = io::Error::last_os_error();
+    (error.kind() != io::ErrorKind::Interrupted).then_some(Err(error))
+}
+
+/// Must whoever got this try again later?
+pub(super) fn is_for_later(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::WouldBlock
+}
+
+fn new_socket(address: SocketAddr) -> io::Result<Socket> {
+    let kind = Type::STREAM.nonblocking().cloexec();
+    Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))
+}
+
+fn set_flag(socket: &Socket, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
+    let value: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
+    // SAFETY: the kernel reads a value of this frame, of that size.
+    match unsafe { libc::setsockopt(fd, level, option, from, length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Small messages go at once: what belongs together is written together. A host that is gone is
+/// noticed, whether anything is on its way to it or not.
+fn tune(socket: &Socket, habits: Habits) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    if habits.probe.is_zero() {
+        return Ok(());
+    }
+    // The kernel counts in seconds.
+    let probe = Duration::from_secs(habits.probe.as_millis().div_ceil(1000) as u64);
+    let keepalive = TcpKeepalive::new()
+        .with_time(probe)
+        .with_interval(probe)
+        .with_retries(PROBES);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(probe * (PROBES + 1)))
+}
+
+/// Where connections come in.
+#[derive(Debug)]
+pub(super) struct Listening(Descriptor);
+
+impl Listening {
+    /// Listens at an address and port of this host.
+    pub(super) fn bind(at: End) -> io::Result<Self> {
+        let socket = new_socket(at.address())?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&at.address().into())?;
+        socket.listen(BACKLOG)?;
+        Descriptor::make(|| Ok(socket.into())).map(Self)
+    }
+
+    /// That which another process of this host listens at, too.
+    pub(super) fn shared(socket: OwnedFd) -> io::Result<Self> {
+        Descriptor::make(|| Ok(socket)).map(Self)
+    }
+
+    /// The next connection that came in, if there is one.
+    pub(super) fn accept(&self, habits: Habits) -> io::Result<Stream> {
+        let (socket, _) = SockRef::from(&self.0).accept()?;
+        Stream::passed(socket.into(), habits)
+    }
+}
+
+impl AsFd for Listening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What happened on a socket that is watched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// The number under which it is watched.
+    pub(super) number: u64,
+    /// There is something to be read, or the end.
+    pub(super) readable: bool,
+    /// There is room again, or the connection is made or failed.
+    pub(super) writable: bool,
+}
+
+/// Tells which of many sockets something happened on, at the cost of those alone.
+#[derive(Debug)]
+pub(super) struct Watch {
+    epoll: Epoll,
+    events: Vec<EpollEvent>,
+}
+
+/// Sockets that one look tells of, at most.
+const SEEN_AT_ONCE: usize = 64;
+
+impl Watch {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            events: vec![EpollEvent::empty(); SEEN_AT_ONCE],
+        })
+    }
+
+    /// Tells each change of a connection once: whoever is told of one reads until nothing is
+    /// left, and writes until there is no room.
+    pub(super) fn add(&self, socket: impl AsFd, number: u64) -> io::Result<()> {
+        let changes = EpollFlags::EPOLLIN
+            | EpollFlags::EPOLLOUT
+            | EpollFlags::EPOLLRDHUP
+            | EpollFlags::EPOLLET;
+        Ok(self.epoll.add(socket, EpollEvent::new(changes, number))?)
+    }
+
+    /// Tells of it as long as something waits there.
+    pub(super) fn add_while_readable(&self, socket: impl AsFd, number: u64) -> io::Result<()> {
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, number);
+        Ok(self.epoll.add(socket, event)?)
+    }
+
+    /// Tells no more of a socket that stays open.
+    pub(super) fn remove(&self, socket: impl AsFd) {
+        // One that was never added is none that it tells of.
+        let _never_added = self.epoll.delete(socket);
+    }
+
+    /// Looks; on how many sockets something happened since the last look.
+    pub(super) fn look(&mut self) -> usize {
+        match self.epoll.wait(&mut self.events, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(nix::errno::Errno::EINTR) => 0,
+            Err(error) => {
+                log::error!("epoll_wait: {error}");
+                0
+            }
+        }
+    }
+
+    /// One of those that the last look found.
+    pub(super) fn seen(&self, at: usize) -> Option<Seen> {
+        let event = self.events.get(at)?;
+        let happened = event.events();
+        let over = EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP;
+        Some(Seen {
+            number: event.data(),
+            readable: happened.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | over),
+            writable: happened.intersects(EpollFlags::EPOLLOUT | over),
+        })
+    }
+
+    /// What becomes readable when something has happened.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.epoll.0.as_raw_fd()
+    }
+}
