@@ -119,6 +119,14 @@ impl NicText {
         ))
     }
 
+    /// A host that speaks VI/TCP.
+    pub fn vi_tcp(end: End) -> Self {
+        let host = end.host();
+        Self(format!(
+            "[[nic]]\nname = \"VINIC0\"\ntransport = \"vi-tcp\"\nhost = \"{host}\"\n"
+        ))
+    }
+
     /// A further NIC on the end of a wire: `number` tells them apart, and the two ends of each belong together.
     pub fn further_af_packet(end: End, name: &str, number: u8) -> Self {
         let port = format!(

@@ -184,6 +184,33 @@ impl Wire {
         }
     }
 
+    /// Gives both ends the addresses of [`End::host`], for protocols of IP. The network says at once of other hosts that
+    /// they are not there.
+    ///
+    /// # Panics
+    /// If they have them already.
+    pub fn give_addresses(&self) {
+        for end in [End::Left, End::Right] {
+            let (namespace, interface) = (self.end(end), end.interface());
+            namespace.ip("link set lo up");
+            namespace.ip(&format!("addr add {}/29 dev {interface}", end.host()));
+            namespace.ip("route add unreachable default");
+        }
+    }
+
+    /// From now on nothing comes through, and neither end hears of that but by silence.
+    ///
+    /// # Panics
+    /// If the wire has no middle.
+    pub fn cut(&self) {
+        let (middle, _) = self.middle();
+        succeed(
+            middle
+                .program("nft")
+                .args(["delete", "table", "netdev", FORWARDS]),
+        );
+    }
+
     /// Removes both interfaces, as whoever owns them may at any time.
     pub fn remove(&self) {
         self.left.ip("link del left");

@@ -44,6 +44,17 @@ fn shared_memory_examples_are_accepted() {
 }
 
 #[test]
+fn the_tcp_example_is_accepted() {
+    let wire = Wire::new(1500);
+    wire.give_addresses();
+    let installation = Installation::new();
+    let scratch = Scratch::new("configs");
+    let config = scratch.write("vi-tcp.toml", &example("vi-tcp.toml"));
+    let mut server = wire.left.program(installation.program("EchoServer"));
+    serve(server.env("VIADUCT_CONFIG", config));
+}
+
+#[test]
 fn the_wire_example_is_accepted_with_ones_own_interface() {
     const NAME: &str = "two-hosts-af_packet.toml";
     let wire = Wire::new(1500);
@@ -251,7 +262,8 @@ fn every_example_has_a_test() {
             "pinned-shm.toml",
             "two-hosts-af-xdp.toml",
             "two-hosts-af_packet.toml",
-            "two-hosts-process.toml"
+            "two-hosts-process.toml",
+            "vi-tcp.toml"
         ]
     );
 }

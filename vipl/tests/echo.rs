@@ -89,7 +89,7 @@ fn every_size_comes_back_as_it_was() {
 fn two_processes_echo_every_size() {
     if is_child() {
         let server = End::new();
-        let address = server.nic.local_address(b"echo-two-processes").unwrap();
+        let address = server.nic.local_address(b"echo-two").unwrap();
         prepare(&server);
         server
             .nic
@@ -105,7 +105,7 @@ fn two_processes_echo_every_size() {
     let client = End::new();
     let second = SecondProcess::start("two_processes_echo_every_size");
     let own = client.nic.local_address(b"client").unwrap();
-    let address = client.nic.local_address(b"echo-two-processes").unwrap();
+    let address = client.nic.local_address(b"echo-two").unwrap();
     persist(|| client.vi.connect(&own, &address, WAIT)).unwrap();
     call(&client);
     client.vi.disconnect().unwrap();

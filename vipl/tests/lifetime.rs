@@ -258,7 +258,7 @@ fn threads_share_a_vi() {
 
 #[test]
 fn a_killed_peer_is_a_lost_connection() {
-    const NAME: &[u8] = b"lifetime-killed-peer";
+    const NAME: &[u8] = b"lifetime-killed";
     if is_child() {
         let victim = End::new();
         let own = victim.nic.local_address(b"victim").unwrap();
@@ -299,7 +299,7 @@ fn a_killed_peer_is_a_lost_connection() {
 
 #[test]
 fn a_process_that_exits_with_everything_open_leaves_a_clean_house() {
-    const NAME: &[u8] = b"lifetime-careless-peer";
+    const NAME: &[u8] = b"life-careless";
     if is_child() {
         let end = End::new();
         let own = end.nic.local_address(b"careless").unwrap();

@@ -17,7 +17,7 @@ fn other_port() -> End {
 }
 
 fn ask(end: &End, name: &[u8], timeout: Timeout) -> Result<(), VipError> {
-    let own = end.nic.local_address(b"a name and no more").unwrap();
+    let own = end.nic.local_address(b"a name, no more").unwrap();
     let meeting = end.nic.local_address(name).unwrap();
     end.vi.connect_peer(&own, &meeting, timeout)
 }
@@ -95,10 +95,10 @@ fn what_makes_no_sense_is_refused() {
 /// Another program of the host dies while requests are in the pool: they stay there.
 #[test]
 fn a_killed_program_ends_no_request_but_its_own() {
-    const READY: &[u8] = b"peer-killed-ready";
+    const READY: &[u8] = b"peer-ready";
     if is_child() {
         let (victim, telling) = (End::new(), End::new());
-        ask(&victim, b"peer-killed-nobody", Timeout::Infinite).unwrap();
+        ask(&victim, b"peer-nobody", Timeout::Infinite).unwrap();
         let own = telling.nic.local_address(b"victim").unwrap();
         let ready = telling.nic.local_address(READY).unwrap();
         persist(|| telling.vi.connect(&own, &ready, WAIT)).unwrap();
@@ -119,7 +119,7 @@ fn a_killed_program_ends_no_request_but_its_own() {
     let next = other_port();
     ask(
         &next,
-        b"peer-killed-nobody",
+        b"peer-nobody",
         Timeout::After(Duration::from_millis(100)),
     )
     .unwrap();

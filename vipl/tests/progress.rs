@@ -364,7 +364,7 @@ fn a_core_that_is_not_ours_is_refused() {
 
 #[test]
 fn a_killed_peer_is_noticed_while_a_pinned_nic_is_busy() {
-    const NAME: &[u8] = b"progress-killed-peer";
+    const NAME: &[u8] = b"progress-killed";
     if is_child() {
         let victim = End::new();
         let own = victim.nic.local_address(b"victim").unwrap();

@@ -134,7 +134,7 @@ fn the_last_word_of_a_write_is_seen_last_by_a_target_that_makes_no_call() {
 
 #[test]
 fn a_process_that_makes_no_call_is_written_to_by_another() {
-    const NAME: &[u8] = b"rdma-silent-target";
+    const NAME: &[u8] = b"rdma-silent";
     const LAST: u64 = 0x0123_4567_89AB_CDEF;
     if is_child() {
         let writer = End::new();

@@ -498,7 +498,7 @@ fn unreliable_vis_read_nothing_and_are_not_read() {
 
 #[test]
 fn a_process_that_makes_no_call_is_read_by_another() {
-    const NAME: &[u8] = b"reads-silent-target";
+    const NAME: &[u8] = b"reads-silent";
     const BYTES: usize = 65_536;
     if is_child() {
         let reader = End::new();

@@ -300,7 +300,7 @@ fn what_a_peer_that_leaves_has_not_answered_is_flushed() {
 
 #[test]
 fn sends_to_a_killed_peer_are_flushed() {
-    const NAME: &[u8] = b"reception-killed-peer";
+    const NAME: &[u8] = b"reception-killed";
     let level = ReliabilityLevel::ReliableReception;
     if is_child() {
         let victim = End::with(|vi| vi.reliability(level));

@@ -19,11 +19,17 @@ fn check_complete(suite: &Suite<'_>, program: &Program, run: &Run) {
 }
 
 fn as_two_processes(phase: Phase) {
-    let installation = Installation::new(&format!("two-{}", phase.folder()));
+    as_two_processes_of(
+        &Installation::new(&format!("two-{}", phase.folder())),
+        phase,
+    );
+}
+
+fn as_two_processes_of(installation: &Installation, phase: Phase) {
     let programs = programs(phase);
-    let suite = Suite::build(&installation, &programs);
+    let suite = Suite::build(installation, &programs);
     for program in &programs {
-        let mut command = two_processes(&installation, &suite.path(program));
+        let mut command = two_processes(installation, &suite.path(program));
         let run = suite.run(program, &mut command);
         check_complete(&suite, program, &run);
     }
@@ -58,6 +64,27 @@ fn in_one_process(installation: &Installation) {
 #[test]
 fn all_phases_in_one_process() {
     in_one_process(&Installation::new("one"));
+}
+
+/// The same over VI/TCP, on the loopback interface.
+#[test]
+fn all_phases_in_one_process_over_tcp() {
+    in_one_process(&Installation::over_tcp("one-tcp"));
+}
+
+#[test]
+fn early_adopter_as_two_processes_over_tcp() {
+    as_two_processes_of(&Installation::over_tcp("early-tcp"), Phase::EarlyAdopter);
+}
+
+#[test]
+fn functional_as_two_processes_over_tcp() {
+    as_two_processes_of(&Installation::over_tcp("functional-tcp"), Phase::Functional);
+}
+
+#[test]
+fn full_as_two_processes_over_tcp() {
+    as_two_processes_of(&Installation::over_tcp("full-tcp"), Phase::Full);
 }
 
 /// The same with messages that need no frames.

@@ -7,13 +7,14 @@
 pub(crate) mod datapath;
 pub(crate) mod raw;
 
+use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use pmd::config::NicConfig;
+use pmd::config::{NicConfig, TransportKind};
 use vipl::{
     Buffer, Completed, Descriptor, ErrorCode, Nic, Ptag, Result, Timeout, Vi, ViBuilder, ViHandle,
     VipError,
@@ -25,6 +26,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) const WAIT: Timeout = Timeout::After(PATIENCE);
 /// The transfer size of the VIs of these tests.
 pub(crate) const MAX_TRANSFER_BYTES: usize = 64 * 1024;
+/// What carries the messages of this test run: FC-VI frames, or `vi-tcp`.
+const TRANSPORT: &str = "VIPL_TEST_TRANSPORT";
 /// Tells a process that it is the second one of a test, and the segment of the first.
 const CHILD_MARK: &str = "VIPL_TEST_SEGMENT";
 
@@ -49,8 +52,20 @@ pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
         silent_port_ms: Some(60_000),
         ..NicConfig::default()
     };
+    if std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "vi-tcp") {
+        config.transport = TransportKind::ViTcp;
+        config.host = Some(own_host().into());
+    }
     change(&mut config);
     config
+}
+
+/// An address of this host that only this test run and the processes that it starts use.
+pub(crate) fn own_host() -> Ipv4Addr {
+    let segment = segment();
+    let pid = segment.rsplit('-').next().map(str::parse::<u32>);
+    let pid = pid.expect("a number at the end").expect("a process's");
+    Ipv4Addr::from_bits(0x7F40_0000 | pid & 0x3F_FFFF)
 }
 
 /// The segment of this test run.

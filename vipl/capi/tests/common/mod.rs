@@ -49,6 +49,25 @@ impl Installation {
         Self::with(name, &[], keys)
     }
 
+    /// The same; VINIC0 speaks VI/TCP.
+    pub(crate) fn over_tcp(name: &str) -> Self {
+        let this = Self::new(name);
+        // An address of this host that no other test has.
+        let [_, _, second, first] = std::process::id().to_be_bytes();
+        let number = name
+            .bytes()
+            .fold(0x80, |sum: u8, byte| sum.wrapping_add(byte))
+            | 0x80;
+        let tcp = format!(
+            "[[nic]]\nname = \"VINIC0\"\ntransport = \"vi-tcp\"\nhost = \"127.{number}.{second}.{first}\"\n\
+             ulp_timeout_ms = 240000\n"
+        );
+        let config = fs::read_to_string(this.config()).expect("the NIC configuration");
+        let others = config.find("[[nic]]\nname = \"SMALL\"").expect("more NICs");
+        fs::write(this.config(), tcp + &config[others..]).expect("the NIC configuration");
+        this
+    }
+
     /// The same as links into the tree that cargo builds in.
     pub(crate) fn linked(name: &str) -> Self {
         Self::with(name, &["--link"], "")

@@ -17,7 +17,7 @@ static VIP_RETURN ask(const Device *own, const Device *other, VIP_VI_HANDLE vi,
 {
     Address local, remote;
 
-    address_of(own, "a name and no more", &local);
+    address_of(own, "a name, no more", &local);
     address_of(other, discriminator, &remote);
     return VipConnectPeerRequest(vi, &local.address, &remote.address, timeout_ms);
 }

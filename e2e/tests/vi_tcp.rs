@@ -1,0 +1,173 @@
+//! VI/TCP between two hosts: the conformance suite, lost frames, a wire that is cut.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use e2e::installation::Installation;
+use e2e::nics::{End, NicText};
+use e2e::process::{PATIENCE, Running, program};
+use e2e::report::Report;
+use e2e::scratch::Scratch;
+use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
+use e2e::wire::Wire;
+
+const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+const MTU_BYTES: u32 = 1500;
+/// Four intervals of silence end a connection; the kernel counts in seconds, and starts them late.
+const LOST_WITHIN: Duration = Duration::from_secs(4 + 20);
+
+/// The NICs that the suite wants: only the usual one is of VI/TCP, since TCP loses and damages nothing for good, and
+/// what the others are for does not leave a process.
+fn nics(end: End, segments: &Path) -> NicText {
+    let shm = |name: &str| {
+        let directory = segments.join(name.to_lowercase());
+        fs::create_dir_all(&directory).expect("a directory");
+        NicText::shm(&directory).key("name", format!("{name:?}"))
+    };
+    NicText::vi_tcp(end)
+        .key("ulp_timeout_ms", 240_000)
+        .and(shm("SMALL").with_little().key("ulp_timeout_ms", 240_000))
+        .and(fragile(segments))
+        .and(shm("LOSSY").quick().key("fault", LOSSY))
+        .and(shm("DAMAGED").quick().key("fault", DAMAGED))
+}
+
+fn far_words(wire: &Wire, config: &Path) -> String {
+    let mut words: Vec<String> = wire.right.words().into();
+    let outside = program("env");
+    words.extend([&outside].into_iter().flat_map(|command| {
+        let name = std::iter::once(command.get_program());
+        name.chain(command.get_args())
+            .map(|word| word.to_str().expect("text").to_owned())
+    }));
+    words.push(format!("VIADUCT_CONFIG={}", config.display()));
+    words.join(" ")
+}
+
+fn conforms_between_two_hosts(phase: &str) {
+    let wire = Wire::new(MTU_BYTES);
+    wire.give_addresses();
+    let installation = Installation::new();
+    let segments = Scratch::in_memory("vi-tcp");
+    let files = Scratch::new("vi-tcp");
+    let [here, there] = [(End::Left, "here.toml"), (End::Right, "there.toml")]
+        .map(|(end, name)| nics(end, segments.path()).write(&files, name));
+    let settings = Settings {
+        config: &here,
+        files: files.path(),
+        segments: segments.path(),
+        far: &far_words(&wire, &there),
+        recovers: false,
+    };
+    let run = |path: &Path| wire.left.program(path);
+    let tests = conforms(&installation, phase, &settings, run);
+    println!("\nnote: {phase}: {tests} tests between two hosts over VI/TCP");
+}
+
+#[test]
+fn early_adopter() {
+    conforms_between_two_hosts("early_adopter");
+}
+
+#[test]
+fn functional() {
+    conforms_between_two_hosts("functional");
+}
+
+#[test]
+fn full() {
+    conforms_between_two_hosts("full");
+}
+
+/// A command of one end's host, with that end's configuration.
+fn configured(wire: &Wire, files: &Scratch, end: End) -> Command {
+    let mut command = wire.end(end).program(PEER);
+    let config = NicText::vi_tcp(end).write(files, end.interface());
+    command.env("VIADUCT_CONFIG", config);
+    command
+}
+
+/// The kernel loses a part of all frames: every message arrives once, in order and byte for byte, which the sink
+/// checks itself.
+#[test]
+fn nothing_but_time_is_lost_where_frames_are() {
+    let (rounds, messages) = (2, 300);
+    for of_ten_thousand in [100, 500] {
+        let wire = Wire::lossy(MTU_BYTES, of_ten_thousand);
+        wire.give_addresses();
+        let files = Scratch::new("vi-tcp-loss");
+        let counts = [rounds.to_string(), messages.to_string()];
+        let mut sink = configured(&wire, &files, End::Left);
+        sink.args(["rd-sink", "loss", "--rounds", &counts[0]]);
+        let mut sink = Running::start("sink", &mut sink);
+        sink.wait_for("listening", PATIENCE);
+        let mut source = configured(&wire, &files, End::Right);
+        source.args(["rd-source", End::Left.host(), "loss"]);
+        source.args(["--rounds", &counts[0], "--messages", &counts[1]]);
+        let source = Running::start("source", &mut source);
+        let (source, sink) = (source.finish(2 * PATIENCE), sink.finish(2 * PATIENCE));
+        let both = format!("{}\n{}", source.text, sink.text);
+        assert!(source.status.success() && sink.status.success(), "{both}");
+        let whole = format!(" messages {messages} losses 1 ");
+        let complete = sink.text.lines().filter(|line| line.contains(&whole));
+        assert_eq!(complete.count(), rounds, "{both}");
+        assert_eq!(
+            Report::read(&source.text).get("unbroken"),
+            rounds as u64,
+            "{both}"
+        );
+        let lost = wire.lost();
+        println!("\nnote: {of_ten_thousand} of 10000 frames: {lost:?} were lost");
+        assert!(lost.iter().all(|frames| *frames > 0), "{lost:?}");
+    }
+}
+
+/// Neither end hears anything any more: both lose the connection within the time that silence has.
+#[test]
+fn a_wire_that_is_cut_loses_the_connection_at_both_ends() {
+    let wire = Wire::lanes(MTU_BYTES, 1);
+    wire.give_addresses();
+    let files = Scratch::new("vi-tcp-cut");
+    let mut server = configured(&wire, &files, End::Left);
+    let mut server = Running::start("server", server.args(["serve", "here"]));
+    server.wait_for("listening", PATIENCE);
+    let mut client = configured(&wire, &files, End::Right);
+    client.args(["ping", End::Left.host(), "here", "--own", "client"]);
+    let mut client = Running::start("client", &mut client);
+    client.wait_for("connected", PATIENCE);
+    server.wait_for("connected client", PATIENCE);
+    let begun = Instant::now();
+    wire.cut();
+    let times = [
+        client.wait_for("lost server", 2 * LOST_WITHIN).at - begun,
+        server.wait_for("left client", 2 * LOST_WITHIN).at - begun,
+    ];
+    println!(
+        "\nnote: cut: the client noticed after {:.2?}, the server after {:.2?}",
+        times[0], times[1]
+    );
+    assert!(times.iter().all(|time| *time < LOST_WITHIN), "{times:?}");
+    client.succeed(PATIENCE);
+}
+
+/// The other end is killed, also while its kernel still has something of ours: that is known at once.
+#[test]
+fn a_killed_peer_is_noticed_at_once() {
+    let wire = Wire::new(MTU_BYTES);
+    wire.give_addresses();
+    let files = Scratch::new("vi-tcp-kill");
+    let mut server = configured(&wire, &files, End::Left);
+    let mut server = Running::start("server", server.args(["serve", "here"]));
+    server.wait_for("listening", PATIENCE);
+    let mut client = configured(&wire, &files, End::Right);
+    client.args(["ping", End::Left.host(), "here", "--own", "client"]);
+    let mut client = Running::start("client", &mut client);
+    client.wait_for("connected", PATIENCE);
+    let death = server.kill();
+    let noticed = client.wait_for("lost server", PATIENCE).at - death;
+    println!("\nnote: killed: noticed after {noticed:.2?}");
+    assert!(noticed < Duration::from_secs(10), "{noticed:?}");
+    client.succeed(PATIENCE);
+}

@@ -1,0 +1,191 @@
+//! VI/TCP beyond what every transport does: descriptor flow control.
+
+mod common;
+
+use std::net::Ipv4Addr;
+use std::thread;
+
+use common::{End, WAIT, connect, open_as, own_host, pattern};
+use pmd::config::TransportKind;
+use vipl::{ErrorCode, Nic, ReliabilityLevel, ViState};
+
+/// A NIC that speaks VI/TCP, on an address that only this test run has.
+fn tcp(flow_control: bool, number: u32) -> Nic {
+    open_as(|config| {
+        let own = own_host().to_bits() ^ (number << 16);
+        config.transport = TransportKind::ViTcp;
+        config.host = Some(Ipv4Addr::from_bits(own).into());
+        config.flow_control = flow_control;
+        config.max_descriptors_per_queue = 2048;
+    })
+}
+
+fn ends(level: ReliabilityLevel, flow_control: [bool; 2]) -> (End, End) {
+    let [near, far] = flow_control;
+    let client = End::on(tcp(near, 1), |vi| vi.reliability(level));
+    let server = End::on(tcp(far, 2), |vi| vi.reliability(level));
+    connect(&client, &server);
+    (client, server)
+}
+
+const LEVELS: [ReliabilityLevel; 3] = [
+    ReliabilityLevel::Unreliable,
+    ReliabilityLevel::ReliableDelivery,
+    ReliabilityLevel::ReliableReception,
+];
+
+#[test]
+fn a_sender_a_thousand_descriptors_ahead_of_a_slow_receiver_loses_nothing() {
+    const AHEAD: usize = 1000;
+    for level in LEVELS {
+        let (client, server) = ends(level, [true, true]);
+        for message in 0..AHEAD {
+            let bytes = pattern(message, message % 300);
+            client.vi.post_send(client.message(&bytes)).unwrap();
+        }
+        for message in 0..AHEAD {
+            // One receive at a time, each posted when the one before was used.
+            server.vi.post_recv(server.room(300)).unwrap();
+            let arrived = server.recv().ok().unwrap();
+            assert!(arrived.first_bytes() == pattern(message, message % 300));
+        }
+        for _ in 0..AHEAD {
+            let sent = client.vi.send_wait(WAIT).unwrap().unwrap();
+            assert!(sent.status.is_ok(), "{level:?}: {:?}", sent.status);
+        }
+        assert!(client.errors.none() && server.errors.none(), "{level:?}");
+    }
+}
+
+#[test]
+fn without_flow_control_at_either_end_a_message_without_a_receive_is_the_guides_error() {
+    for flow_control in [[false, false], [true, false], [false, true]] {
+        let (client, server) = ends(ReliabilityLevel::ReliableDelivery, flow_control);
+        client.vi.post_send(client.message(b"too soon")).unwrap();
+        assert_eq!(server.errors.next_of(&server.vi), ErrorCode::RecvqEmpty);
+        for end in [&client, &server] {
+            assert_eq!(end.errors.next_of(&end.vi), ErrorCode::ConnLost);
+            assert_eq!(end.vi.state().unwrap(), ViState::Error);
+        }
+    }
+}
+
+#[test]
+fn credits_survive_the_wrap_of_their_count() {
+    const MESSAGES: u32 = 3 * 65_536 / 2;
+    const POSTED: u32 = 500;
+    let (client, server) = ends(ReliabilityLevel::ReliableDelivery, [true, true]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut posted = 0;
+            let mut rooms: Vec<_> = (0..POSTED).map(|_| server.room(4)).collect();
+            for message in 0..MESSAGES {
+                while posted < MESSAGES && posted < message + POSTED {
+                    let Some(room) = rooms.pop() else { break };
+                    server.vi.post_recv(room).unwrap();
+                    posted += 1;
+                }
+                let arrived = server.recv().ok().unwrap();
+                assert_eq!(arrived.first_bytes(), message.to_ne_bytes());
+                rooms.push(arrived.descriptor);
+            }
+        });
+        let mut free = Vec::new();
+        for message in 0..MESSAGES {
+            let mut next = match free.pop() {
+                Some(descriptor) => descriptor,
+                None if message < 1500 => client.room(4),
+                None => {
+                    client
+                        .vi
+                        .send_wait(WAIT)
+                        .unwrap()
+                        .unwrap()
+                        .ok()
+                        .unwrap()
+                        .descriptor
+                }
+            };
+            next.buffer_mut(0)[..4].copy_from_slice(&message.to_ne_bytes());
+            next.set_used_bytes(0, 4);
+            client.vi.post_send(next).unwrap();
+            while let Ok(Some(sent)) = client.vi.send_done() {
+                free.push(sent.ok().unwrap().descriptor);
+            }
+        }
+    });
+    assert!(client.errors.none() && server.errors.none());
+}
+
+#[test]
+fn an_rdma_write_with_immediate_data_waits_for_a_receive_and_one_without_does_not() {
+    let client = End::on(tcp(true, 1), |vi| vi);
+    let server = End::on(tcp(true, 2), |vi| vi.rdma_write(true));
+    connect(&client, &server);
+    let access = vipl::RdmaAccess {
+        write: true,
+        read: false,
+    };
+    let memory = server
+        .nic
+        .create_rdma_region(16, &server.ptag, access)
+        .unwrap();
+    let write = |bytes: &[u8], immediate| {
+        let mut descriptor = client.message(bytes);
+        descriptor.set_operation(vipl::Operation::RdmaWrite(memory.remote_buffer()));
+        descriptor.set_immediate(immediate);
+        descriptor
+    };
+    assert!(client.send(write(b"first", None)).status.is_ok());
+    client.vi.post_send(write(b"later", Some(7))).unwrap();
+    let mut seen = [0; 5];
+    while seen != *b"first" {
+        memory.read(0, &mut seen);
+        thread::yield_now();
+    }
+    assert!(matches!(
+        client.vi.send_done(),
+        Err(vipl::VipError::NotDone)
+    ));
+    server.vi.post_recv(server.empty(0)).unwrap();
+    let told = server.recv().ok().unwrap();
+    assert_eq!(told.immediate(), Some(7));
+    memory.read(0, &mut seen);
+    assert_eq!(seen, *b"later");
+    assert!(client.errors.none() && server.errors.none());
+}
+
+/// More than TCP takes at a time, in messages of all sizes: a system call ends in the middle of any of them.
+#[test]
+fn what_tcp_takes_in_parts_arrives_whole() {
+    const MESSAGES: usize = 600;
+    let bytes_of = |message: usize| 1 + (message * 7919) % 60_000;
+    for level in LEVELS {
+        // Nobody reads for the server before it does, so that TCP is full.
+        let client = End::on(tcp(false, 1), |vi| vi.reliability(level));
+        let slow = open_as(|config| {
+            config.transport = TransportKind::ViTcp;
+            config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (3 << 16)).into());
+            config.takeover_us = 10_000_000;
+        });
+        let server = End::on(slow, |vi| vi.reliability(level));
+        connect(&client, &server);
+        for message in 0..MESSAGES {
+            server.vi.post_recv(server.room(bytes_of(message))).unwrap();
+        }
+        for message in 0..MESSAGES {
+            let bytes = pattern(message, bytes_of(message));
+            client.vi.post_send(client.message(&bytes)).unwrap();
+        }
+        for message in 0..MESSAGES {
+            let arrived = server.recv().ok().unwrap();
+            let expected = pattern(message, bytes_of(message));
+            assert!(arrived.first_bytes() == expected, "{level:?}: {message}");
+        }
+        for _ in 0..MESSAGES {
+            let sent = client.vi.send_wait(WAIT).unwrap().unwrap();
+            assert!(sent.status.is_ok(), "{level:?}: {:?}", sent.status);
+        }
+        assert!(client.errors.none() && server.errors.none(), "{level:?}");
+    }
+}
