@@ -3,7 +3,7 @@
 use vi_engine::{ConnectError, Host, ViIndex};
 use vitcp_lite::machine::Failure;
 use vitcp_lite::machine::active::{ActiveAction, ActiveEvent};
-use vitcp_lite::machine::peer::{PeerAction, PeerEvent, PeerName, Standing, standing};
+use vitcp_lite::machine::peer::{PeerAction, PeerEvent};
 use vitcp_lite::{CeHeader, IsCode, RemoteError, Segment, SegmentType};
 
 use super::ViTcp;
@@ -50,11 +50,12 @@ impl ViTcp {
     }
 
     /// Sets the timer of a VI's request to the next moment at which it wants attention.
-    fn arm_request(&mut self, vi: ViIndex) {
+    pub(super) fn arm_request(&mut self, vi: ViIndex) {
         let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
             return;
         };
-        match [request.deadline_ns, request.retry_ns]
+        let concede_ns = request.theirs.map(|_| request.concede_ns);
+        match [request.deadline_ns, request.retry_ns, concede_ns]
             .into_iter()
             .flatten()
             .min()
@@ -138,9 +139,11 @@ impl ViTcp {
         request.retry_ns = Some(now_ns + request.interval_ns);
         request.interval_ns = request.interval_ns.saturating_mul(2).min(most_ns);
         let connection = request.connection.take();
+        let theirs = request.theirs.take();
         if let Some(number) = connection {
             self.remove(number);
         }
+        self.ask_again.extend(theirs);
         self.counters.count(Counter::Retries);
         self.arm_request(vi);
     }
@@ -151,6 +154,10 @@ impl ViTcp {
         };
         if request.deadline_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             self.request_event(now_ns, vi, Event::Timeout, path);
+            return;
+        }
+        if request.theirs.is_some() && request.concede_ns <= now_ns {
+            self.concede(now_ns, vi, path);
             return;
         }
         if request.retry_ns.is_some_and(|at_ns| at_ns <= now_ns) {
@@ -339,73 +346,6 @@ impl ViTcp {
             let flow_control = flow_control && theirs.0.attributes.flow_control;
             self.connected(vi, number, theirs, flow_control, path);
         }
-    }
-
-    /// The VI whose peer request matches this one of another VI, and which of the two stands.
-    pub(super) fn crossed(
-        &mut self,
-        far: End,
-        request: &CeHeader,
-    ) -> Option<(ViIndex, PeerAction)> {
-        let called = super::establish::long(&request.called);
-        let mut found: Option<(u64, ViIndex)> = None;
-        for (slot, ep) in self.endpoints.iter().enumerate() {
-            let Some(ep) = ep else {
-                continue;
-            };
-            let (Phase::Asking(ours), Some(peer)) = (&ep.phase, &ep.peer_request) else {
-                continue;
-            };
-            let matches = ours.remote.host.0 == far.host
-                && ours.remote.discriminator == called
-                && matches!(ours.machine, Machine::Peer(_));
-            let own = ours.connection.and_then(|number| self.connection(number));
-            let itself = own.is_some_and(|own| own.near == far);
-            if matches && !itself && found.is_none_or(|(number, _)| peer.number < number) {
-                found = Some((peer.number, ViIndex(slot as u32)));
-            }
-        }
-        let (_, vi) = found?;
-        let near = match &self.endpoint(vi)?.phase {
-            Phase::Asking(ours) => ours
-                .connection
-                .and_then(|number| self.connection(number))
-                .map(|own| own.near),
-            Phase::Idle | Phase::Connected(_) | Phase::Error => None,
-        };
-        let theirs = PeerName {
-            host: far.host,
-            port: far.port,
-            discriminator: request.calling,
-        };
-        let standing = near.map_or(Standing::Concede, |near| {
-            let ours = PeerName {
-                host: near.host,
-                port: near.port,
-                discriminator: request.called,
-            };
-            standing(ours, theirs)
-        });
-        let request = self.endpoint_mut(vi).and_then(|ep| ep.request())?;
-        let Machine::Peer(state) = request.machine else {
-            return None;
-        };
-        let (state, action) = state.on(PeerEvent::Crossed(standing));
-        match action {
-            PeerAction::AcceptTheirs => {
-                request.machine = Machine::Peer(state);
-                let own = request.connection.take();
-                if let Some(number) = own {
-                    self.remove(number);
-                }
-            }
-            PeerAction::RefuseTheirs => {
-                request.machine = Machine::Peer(state);
-                self.counters.count(Counter::PeerCrossed);
-            }
-            _ => return None,
-        }
-        Some((vi, action))
     }
 }
 

@@ -186,6 +186,7 @@ impl ViTcp {
             Phase::Connected(number) => self.part(now_ns, vi, number, path),
             Phase::Asking(request) => {
                 self.timers.clear(Key::Request(vi.0));
+                self.ask_again.extend(request.theirs);
                 if let Some(number) = request.connection {
                     self.remove(number);
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use vi_engine::{ConnectError, EndpointState, Level, RemoteVi, ViIndex, ViParams};
+use vi_engine::{ConnId, ConnectError, EndpointState, Level, RemoteVi, ViIndex, ViParams};
 use vitcp_lite::machine::active::ActiveState;
 use vitcp_lite::machine::passive::PassiveState;
 use vitcp_lite::machine::peer::PeerState;
@@ -184,6 +184,10 @@ pub(super) struct Request {
     pub(super) interval_ns: u64,
     /// The number of its Connect Request.
     pub(super) number: u32,
+    /// A peer's request that is accepted if this one is not.
+    pub(super) theirs: Option<ConnId>,
+    /// That one waits so long.
+    pub(super) concede_ns: u64,
 }
 
 /// Which of the draft's machines it goes by.

@@ -170,6 +170,8 @@ impl ViTcp {
             retry_ns: None,
             interval_ns,
             number: 0,
+            theirs: None,
+            concede_ns: 0,
         }));
         path.set_state(vi, EndpointState::ConnectPending);
         self.tell_keeper(now_ns);
@@ -215,10 +217,11 @@ impl ViTcp {
         };
         let phase = core::mem::replace(&mut ep.phase, Phase::Idle);
         ep.conclude(Err(error));
-        if let Phase::Asking(request) = phase
-            && let Some(number) = request.connection
-        {
-            self.remove(number);
+        if let Phase::Asking(request) = phase {
+            self.ask_again.extend(request.theirs);
+            if let Some(number) = request.connection {
+                self.remove(number);
+            }
         }
         path.set_state(vi, EndpointState::Idle);
         path.control_event(Waiter::Outcome(vi));
@@ -271,8 +274,11 @@ impl ViTcp {
             self.counters.count(Counter::WithoutTimestamps);
         }
         if let Some(ep) = self.endpoint_mut(vi) {
-            ep.phase = Phase::Connected(number);
+            let before = core::mem::replace(&mut ep.phase, Phase::Connected(number));
             ep.conclude(Ok(remote));
+            if let Phase::Asking(request) = before {
+                self.ask_again.extend(request.theirs);
+            }
         }
         self.queue(number);
         path.tell_receives(vi, flow_control);

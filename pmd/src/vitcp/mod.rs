@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::io;
 
-use vi_engine::{EndpointState, Host, ViIndex, ViParams};
+use vi_engine::{ConnId, EndpointState, Host, ViIndex, ViParams};
 
 use fcvi_frame::connect::HostAddress;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
@@ -31,6 +31,7 @@ mod active;
 mod closing;
 mod connection;
 mod counters;
+mod crossing;
 mod door;
 mod establish;
 mod gather;
@@ -119,6 +120,8 @@ pub(crate) struct ViTcp {
     listeners: Vec<Listener>,
     next_listener: u64,
     next_peer_request: u64,
+    /// Requests of peers that waited for the answer to one of ours.
+    ask_again: Vec<ConnId>,
     buffer: Box<[u8]>,
     pieces: Pieces,
     gather: Gather,
@@ -148,6 +151,7 @@ impl ViTcp {
             listeners: Vec::new(),
             next_listener: 0,
             next_peer_request: 0,
+            ask_again: Vec::new(),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             pieces: Pieces::with_capacity(MAX_PIECES),
             gather: Gather::new(),
@@ -311,7 +315,7 @@ impl ViTcp {
 
     /// Is anything left of what a look found?
     pub(crate) fn has_more(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || !self.ask_again.is_empty()
     }
 
     /// Looks at the sockets and handles what came. True if anything did.
@@ -327,7 +331,7 @@ impl ViTcp {
             };
             worked |= self.serve(now_ns, number, path);
         }
-        worked
+        worked | self.ask_crossed_again(now_ns, path)
     }
 
     /// The connection that brought something last is likely to bring more: it costs one system

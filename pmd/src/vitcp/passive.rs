@@ -2,7 +2,6 @@
 
 use vi_engine::{ConnId, ConnectError, EndpointState, Host, ViIndex, Waiter};
 use vitcp_lite::machine::passive::{PassiveAction, PassiveEvent, PassiveState};
-use vitcp_lite::machine::peer::PeerAction;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{
     CeHeader, Flags, Headers, IsCode, Item, RemoteError, Segment, SegmentHeader, SegmentType,
@@ -234,7 +233,7 @@ impl ViTcp {
     }
 
     /// Nobody waits here for a request: another program of this host may, or nobody does.
-    fn unmatched(
+    pub(super) fn unmatched(
         &mut self,
         now_ns: u64,
         conn: ConnId,
@@ -249,7 +248,7 @@ impl ViTcp {
     }
 
     /// The machine of a held request goes on.
-    fn held(&mut self, conn: ConnId, event: PassiveEvent) -> Option<PassiveAction> {
+    pub(super) fn held(&mut self, conn: ConnId, event: PassiveEvent) -> Option<PassiveAction> {
         let connection = self.of_conn_mut(conn)?;
         let Stage::Held(asked) = &mut connection.stage else {
             return None;
@@ -257,44 +256,6 @@ impl ViTcp {
         let (state, action) = asked.passive.on(event);
         asked.passive = state;
         Some(action)
-    }
-
-    /// Another peer asks for one of ours.
-    fn requested_by_peer(
-        &mut self,
-        now_ns: u64,
-        conn: ConnId,
-        asked: &Asked,
-        (header, tried): (&SegmentHeader, &[u32]),
-        path: &mut Datapath,
-    ) {
-        let none = RemoteError::NONE;
-        let far = self.of_conn(conn).map(|connection| connection.far);
-        let Some((vi, action)) = far.and_then(|far| self.crossed(far, &asked.ce)) else {
-            self.unmatched(now_ns, conn, (header, &asked.ce), tried, path);
-            return;
-        };
-        if action == PeerAction::RefuseTheirs {
-            self.refuse_held(now_ns, conn, SegmentType::ConnectNoMatch, none);
-            return;
-        }
-        self.held(conn, PassiveEvent::Match);
-        let params = self.endpoint(vi).map(|ep| ep.params);
-        let differs = params.and_then(|params| compare(&params, &asked.ce).err());
-        if let Some(error) = differs {
-            let is_code = match error {
-                ConnectError::ReliabilityLevel => IsCode::ReliabilityLevel,
-                _ => IsCode::MaxTransferSize,
-            };
-            let told = RemoteError {
-                vi_error: ViErrorType::None,
-                is_code,
-            };
-            self.refuse_held(now_ns, conn, SegmentType::ConnectReject, told);
-            self.conclude(vi, error, path);
-            return;
-        }
-        self.accept_with(conn, vi, asked, path);
     }
 
     /// The consumer rejects a request (VIPL 3.3.3).
@@ -365,7 +326,13 @@ impl ViTcp {
         Ok(())
     }
 
-    fn accept_with(&mut self, conn: ConnId, vi: ViIndex, asked: &Asked, path: &mut Datapath) {
+    pub(super) fn accept_with(
+        &mut self,
+        conn: ConnId,
+        vi: ViIndex,
+        asked: &Asked,
+        path: &mut Datapath,
+    ) {
         self.held(conn, PassiveEvent::Accept);
         let random = path.random();
         let Some(ep) = self.endpoint(vi) else {
