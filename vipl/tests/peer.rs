@@ -46,6 +46,47 @@ fn peers_that_ask_at_once_connect_again_and_again() {
     });
 }
 
+/// Each is connected to one other, and nobody to a request that was given up.
+#[test]
+fn requests_with_one_name_come_in_pairs() {
+    let first = End::new();
+    let mut crowd: Vec<End> = (1..20)
+        .map(|_| End::on(first.nic.clone(), |vi| vi))
+        .collect();
+    crowd.push(first);
+    for round in 0..50_u32 {
+        let name = unique_discriminator();
+        for end in &crowd {
+            let own = end.nic.local_address(&name).unwrap();
+            end.vi.post_recv(end.room(4)).unwrap();
+            end.vi.connect_peer(&own, &own, WAIT).unwrap();
+        }
+        for end in &crowd {
+            end.vi.connect_peer_wait().unwrap();
+        }
+        for (number, end) in crowd.iter().enumerate() {
+            let number = round * 100 + number as u32;
+            end.send(end.message(&number.to_ne_bytes())).ok().unwrap();
+        }
+        let mut told: Vec<u32> = crowd
+            .iter()
+            .map(|end| {
+                u32::from_ne_bytes(end.recv().ok().unwrap().first_bytes().try_into().unwrap())
+            })
+            .collect();
+        told.sort_unstable();
+        assert!(
+            told.iter()
+                .enumerate()
+                .all(|(n, told)| *told == round * 100 + n as u32),
+            "{told:?}"
+        );
+        for end in &crowd {
+            end.vi.disconnect().unwrap();
+        }
+    }
+}
+
 /// The request is answered by the NIC, whether its program calls or not.
 #[test]
 fn a_program_that_makes_no_call_is_found() {
