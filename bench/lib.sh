@@ -36,6 +36,42 @@ of_json() {
 
 median() { sort -g "$WORK/$1" | awk '{ v[NR] = $1 } END { m = int((NR + 1) / 2); print NR % 2 ? v[m] : (v[m] + v[m + 1]) / 2 }'; }
 
+# together A OPERATOR B: the median of what it comes to, repetition by repetition.
+together() {
+    paste "$WORK/$1" "$WORK/$3" | awk "{ print \$1 $2 \$2 }" >"$WORK/$1-$3"
+    median "$1-$3"
+}
+
+# Two cores of a virtual machine are near each other at one time and far at another, and everything between them takes up to
+# three times as long. What was measured while that changed is measured again, and ratios are of what was measured together.
+TRIES=4
+distance() { "$VIBENCH" distance --cores "$CORES" | awk '{ print $(NF - 1) }'; }
+# steady GROUP SERIES...
+steady() {
+    local group="$1" before after series
+    shift
+    for ((try = 0; try < TRIES; try++)); do
+        before="$(distance)"
+        "$group"
+        after="$(distance)"
+        if is_at_most "$before" "$((after * 4 / 3))" && is_at_most "$after" "$((before * 4 / 3))"; then
+            note distance "$after"
+            return
+        fi
+        for series; do sed -i '$d' "$WORK/$series"; done
+    done
+}
+
+# measured_enough SERIES...: of most repetitions.
+measured_enough() {
+    local series
+    for series; do
+        touch "$WORK/$series"
+        (($(wc -l <"$WORK/$series") > REPETITIONS / 2)) ||
+            die "the cores were moved too often: start it again, or where nobody moves them"
+    done
+}
+
 commit() {
     local name
     name="$(git rev-parse --short HEAD 2>/dev/null)" || name='none'
@@ -47,6 +83,10 @@ print_setting() {
     printf 'machine   %s, cores %s, kernel %s\n' \
         "$(awk -F': ' '/^model name/ { print $2; exit }' /proc/cpuinfo)" "$CORES" "$(uname -r)"
     printf 'commit    %s\n' "$(commit)"
+}
+
+print_distance() {
+    printf 'distance  a cache line from core to core and back: %s ns\n' "$(sort -g "$WORK/distance" | uniq | paste -sd' ')"
 }
 
 is_at_most() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a <= b) }'; }

@@ -13,13 +13,15 @@ use pmd_port::MacBytes;
 use serde::{Deserialize, Serialize};
 
 use crate::connections::{Admitted, Round};
+use crate::control::RawPlace;
+use crate::control::stream::StreamRound;
 use crate::endpoint::{Endpoint, Reaped, RemoteMemory, Shape, is_flushed, status_text};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
 use crate::plan::{Benchmark, Frames, Level, Test};
 
 /// Both ends must speak the same version of these messages.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 
 /// The longest message.
 const MESSAGE_BYTES: u32 = 1024;
@@ -74,11 +76,13 @@ pub(crate) struct Seen {
 pub(crate) enum Message {
     /// First word of the measuring end.
     Hello { version: u32 },
-    /// Make an endpoint for a test and wait for its connection; `memory` is the asker's.
+    /// Make an endpoint for a test and wait for its connection; `memory` is the asker's. One that
+    /// joins is a further connection of the open test.
     Open {
         test: Test,
         number: u32,
         memory: RemoteMemory,
+        joins: bool,
     },
     /// Begin a round of the open test.
     Round,
@@ -88,12 +92,14 @@ pub(crate) enum Message {
     Close,
     /// Keep the open test, which carries nothing any more, until the run is over.
     Keep,
-    /// Open the raw port, if it is not, and tell of it.
+    /// Open the raw port, if it is not, and tell where it is.
     RawOpen,
     /// Begin a round on the raw port.
     RawRound(RawRound),
     /// The round on the raw port is over: what was seen?
     RawStop,
+    /// Begin a round on the raw TCP connection, which ends with a `Stop`.
+    StreamRound(StreamRound),
     /// Begin a round of connections.
     Admit(Round),
     /// The round of connections is over: what was seen?
@@ -105,10 +111,7 @@ pub(crate) enum Message {
     /// The endpoint of the test is made.
     Opened { memory: RemoteMemory },
     /// The raw port is open.
-    RawOpened {
-        mac: MacBytes,
-        max_frame_bytes: usize,
-    },
+    RawOpened(RawPlace),
     /// The round is over.
     Finished(Seen),
     /// The round of connections is over.
@@ -117,10 +120,44 @@ pub(crate) enum Message {
     Refused(String),
 }
 
-/// The address of the answering end's listener.
-pub(crate) fn discriminator(tag: &str, purpose: &str) -> Result<Discriminator> {
-    let text = format!("vibench {purpose} {tag}");
-    Discriminator::new(text.as_bytes())
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The messages by which the ends agree.
+    Control,
+    /// The test with this number.
+    Data(u32),
+    /// It is made and ended.
+    Connections,
+}
+
+/// Who has a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Party {
+    /// The end that asks for the connection.
+    Asking,
+    /// The end that waits for it.
+    Waiting,
+}
+
+/// Bytes of a discriminator that every transport has room for.
+const DISCRIMINATOR_BYTES: usize = 16;
+
+/// The name of an end: what for, who, and of which run.
+pub(crate) fn discriminator(tag: &str, purpose: Purpose, party: Party) -> Result<Discriminator> {
+    let purpose = match purpose {
+        Purpose::Control => "c".to_owned(),
+        Purpose::Data(number) => format!("d{number:x}"),
+        Purpose::Connections => "n".to_owned(),
+    };
+    let party = match party {
+        Party::Asking => '>',
+        Party::Waiting => '.',
+    };
+    let text = format!("vb{purpose}{party}{tag}");
+    Some(text.as_bytes())
+        .filter(|bytes| bytes.len() <= DISCRIMINATOR_BYTES)
+        .and_then(Discriminator::new)
         .ok_or_else(|| Error::Usage(format!("`{text}` is too long for a discriminator")))
 }
 
@@ -442,137 +479,4 @@ fn gone(status: u32) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::nic::Choice;
-    use pmd::config::{FaultConfig, NicConfig};
-
-    use super::*;
-    use crate::plan::{MAX_SIZE_BYTES, Op};
-
-    #[test]
-    fn every_message_fits_and_comes_back() {
-        let test = Test::new(
-            Benchmark::Bandwidth,
-            Op::Write,
-            Level::Ud,
-            MAX_SIZE_BYTES,
-            256,
-            Some(1024),
-        )
-        .unwrap();
-        let memory = RemoteMemory {
-            handle: u32::MAX,
-            credit_address: u64::MAX,
-            recv_address: u64::MAX,
-            recv_stride_bytes: u64::MAX,
-            send_address: u64::MAX,
-            send_stride_bytes: u64::MAX,
-        };
-        let round = RawRound {
-            benchmark: Benchmark::Bandwidth,
-            frames: Frames {
-                count: u32::MAX,
-                full_bytes: u32::MAX,
-                last_bytes: u32::MAX,
-            },
-            mac: [255; 6],
-        };
-        let seen = Seen {
-            delivered: u64::MAX,
-            timed: u64::MAX,
-            elapsed_ns: u64::MAX,
-            broken: Some("descriptor: ".repeat(8)),
-        };
-        for message in [
-            Message::Hello { version: u32::MAX },
-            Message::Open {
-                test,
-                number: u32::MAX,
-                memory,
-            },
-            Message::Round,
-            Message::Stop { sent: u64::MAX },
-            Message::Close,
-            Message::RawOpen,
-            Message::RawRound(round),
-            Message::RawStop,
-            Message::Quit,
-            Message::Ready,
-            Message::Opened { memory },
-            Message::RawOpened {
-                mac: [255; 6],
-                max_frame_bytes: usize::MAX,
-            },
-            Message::Finished(seen),
-            Message::Refused("no".into()),
-        ] {
-            let bytes = serde_json::to_vec(&message).unwrap();
-            assert!(
-                NUMBER_BYTES + bytes.len() <= MESSAGE_BYTES as usize,
-                "{message:?}"
-            );
-            let back: Message = serde_json::from_slice(&bytes).unwrap();
-            assert_eq!(back, message);
-        }
-    }
-
-    /// A NIC that loses a fifth of what it sends.
-    fn lossy_nic(seed: u64) -> Nic {
-        Nic::open(&Choice::own(NicConfig {
-            name: "VINIC0".into(),
-            segment: format!("vibench-lossy-{}", std::process::id()),
-            ulp_timeout_ms: Some(40),
-            fault: Some(FaultConfig {
-                seed,
-                loss_ppm: 200_000,
-                ..FaultConfig::default()
-            }),
-            ..NicConfig::default()
-        }))
-        .unwrap()
-    }
-
-    #[test]
-    fn every_question_has_its_own_answer_though_frames_are_lost() {
-        const QUESTIONS: u64 = 50;
-        let address = || discriminator("lossy", "control").unwrap();
-        let answering = std::thread::spawn(move || {
-            let nic = lossy_nic(1);
-            let mut channel = Channel::answering(&nic).unwrap();
-            let local = nic.local(address());
-            let limit = vipl::Timeout::After(ANSWER_TIMEOUT);
-            let found = vipl::provider::connect_wait(nic.handle(), &local, limit).unwrap();
-            channel.endpoint().accept(found.conn).unwrap();
-            for expected in 0..QUESTIONS {
-                let asked = channel.receive(Some(ANSWER_TIMEOUT), || Ok(())).unwrap();
-                assert_eq!(asked, Message::Stop { sent: expected });
-                assert!(channel.owes_answer());
-                let seen = Seen {
-                    delivered: expected,
-                    ..Seen::default()
-                };
-                channel.answer(&Message::Finished(seen)).unwrap();
-                assert!(!channel.owes_answer());
-            }
-            // Until the asker is gone: its last answer may have been lost.
-            assert!(channel.receive(None, || Ok(())).is_err());
-        });
-        let nic = lossy_nic(2);
-        let mut channel = Channel::asking(&nic).unwrap();
-        let local = nic.local(discriminator("lossy", "from").unwrap());
-        connect(channel.endpoint(), &local, &nic.local(address()), || Ok(())).unwrap();
-        for sent in 0..QUESTIONS {
-            let seen = channel.ask_seen(&Message::Stop { sent }).unwrap();
-            assert_eq!(seen.delivered, sent);
-        }
-        channel.endpoint().disconnect().unwrap();
-        answering.join().unwrap();
-    }
-
-    #[test]
-    fn discriminators_fit() {
-        let process = u32::MAX.to_string();
-        assert!(discriminator(&process, "data 999999 from").is_ok());
-        assert!(discriminator(&"x".repeat(64), "control").is_err());
-    }
-}
+mod tests;

@@ -11,8 +11,8 @@ use crate::nic::MemoryKind;
 use crate::plan::{Benchmark, Level, MAX_SIZE_BYTES, Op, Test};
 use crate::port::cli::Role;
 
-/// Latency, bandwidth and message rate of the stack, beside the raw port that
-/// carries it.
+/// Latency, bandwidth and message rate of the stack, beside the raw port or TCP
+/// connection that carries it.
 ///
 /// With no further option both ends are two processes of this host, each on a
 /// core of its own, on a shared-memory segment that nobody else uses.
@@ -81,7 +81,10 @@ pub struct Options {
     /// Connections beside the measured one that carry nothing.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=65_000), value_name = "N")]
     pub idle: u32,
-    /// Do not measure the raw port.
+    /// Connections that carry a batch each in turn (rate and bandwidth of sends and writes).
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+    pub active: u32,
+    /// Do not measure the raw control.
     #[arg(long)]
     pub no_control: bool,
     /// Both ends in one process, on a NIC that moves messages between them without frames.
@@ -190,6 +193,12 @@ impl Options {
     /// # Errors
     /// [`Error::Usage`] for a test that cannot be.
     pub fn tests(&self, benchmark: Benchmark) -> Result<Vec<Test>> {
+        if self.active > 1 && (benchmark == Benchmark::Latency || self.op == Op::Read) {
+            return Err(Error::Usage(
+                "--active: only rate and bandwidth of sends and writes have several connections"
+                    .into(),
+            ));
+        }
         let usual: &[u32] = match benchmark {
             Benchmark::Latency => &[8],
             Benchmark::Bandwidth => &[65536],
@@ -362,6 +371,24 @@ mod tests {
         let tests = options.tests(Benchmark::Rate).unwrap();
         assert_eq!(tests.len(), 3);
         assert!(tests.iter().all(|t| t.batch == 4 && t.window == 128));
+    }
+
+    #[test]
+    fn only_streams_have_several_connections() {
+        for (line, benchmark, is_refused) in [
+            ("vibench rate --active 10", Benchmark::Rate, false),
+            (
+                "vibench bandwidth --op write --active 10",
+                Benchmark::Bandwidth,
+                false,
+            ),
+            ("vibench rate --op read --active 10", Benchmark::Rate, true),
+            ("vibench latency --active 10", Benchmark::Latency, true),
+            ("vibench latency --active 1", Benchmark::Latency, false),
+        ] {
+            let refused = options(line).tests(benchmark).is_err();
+            assert_eq!(refused, is_refused, "{line}");
+        }
     }
 
     #[test]

@@ -27,9 +27,6 @@ pub(crate) use near::run;
 /// Steps of a run.
 pub(crate) const STEPS: u32 = 10;
 
-/// What the connections of a run are for, in addresses.
-const PURPOSE: &str = "connections";
-
 /// A round of connections, as both ends know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Round {

@@ -1,4 +1,9 @@
-//! The same traffic as frames of a raw port, with no protocol.
+//! The same traffic as frames of a raw port, with no protocol; beside VI/TCP, as bytes of a TCP connection.
+//!
+//! | room | what is in it |
+//! | --- | --- |
+//! | `near`, `far` | the control at the end that measures, and at the end that answers |
+//! | `stream` | one TCP connection |
 //!
 //! What the port and two copies cost, and nothing else: frames of the same
 //! number and size as a message of the test, filled from a buffer on one side
@@ -7,10 +12,15 @@
 //! Bytes of a frame: destination (6), source (6), EtherType (2), kind (1),
 //! round (4), message (4), then as much of the message as the size leaves.
 
+pub(crate) mod far;
+pub(crate) mod near;
+pub(crate) mod stream;
+
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use pmd_port::{BURST, MacBytes, Mbuf, MbufBatch, Port};
+use serde::{Deserialize, Serialize};
 
 use crate::channel::{RawRound, Seen};
 use crate::error::{Error, Result};
@@ -111,6 +121,18 @@ impl Header {
         out[15..19].copy_from_slice(&self.round.to_le_bytes());
         out[19..23].copy_from_slice(&self.message.to_le_bytes());
     }
+}
+
+/// Where the measuring end finds the answering one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RawPlace {
+    /// A station, and the longest frame that its port carries.
+    Station {
+        mac: MacBytes,
+        max_frame_bytes: usize,
+    },
+    /// A TCP port of its host.
+    TcpPort(u16),
 }
 
 /// One end of the raw traffic.

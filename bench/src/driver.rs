@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use pmd::config::NicConfig;
 
-use crate::channel::{Channel, Message, RawRound, out_of_place};
+use crate::channel::{Channel, Message, Purpose, out_of_place};
 use crate::cli::{self, Cores, Options};
-use crate::control::RawEnd;
+use crate::control::near::{self, Near as Control};
 use crate::error::{Error, Result};
 use crate::floor::Floor;
 use crate::latency::Limit;
 use crate::nic::{self, Choice, Nic, Selection};
 use crate::open::{Near, Open};
-use crate::plan::{Benchmark, Frames, Level, Op, Test};
+use crate::plan::{Benchmark, Level, Op, Test};
 use crate::process::{self, Partner, Stop};
 use crate::reach::Reach;
 use crate::report::{self, ControlResult, TestResult};
@@ -31,6 +31,11 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
     let tag = std::process::id().to_string();
     let selection = Selection::of_run(&options.ends, &tag);
     let mut choice = selection.load()?;
+    if options.shortcut && nic::is_vi_tcp(&choice.config) {
+        return Err(Error::Usage(
+            "--shortcut: VI/TCP has none, its messages go over TCP within a program, too".into(),
+        ));
+    }
     choice.config.shortcut |= options.shortcut;
     // Before this thread stays on one of them.
     let cores = process::choose_cores(options.ends.cores, choice.process_core())?;
@@ -80,10 +85,9 @@ struct Session<'a> {
     floor: Option<Floor>,
     /// Connections that carry nothing.
     idle: Vec<Open<Near>>,
-    /// There can be a raw port beside the NIC's own.
+    /// There can be a raw port beside the NIC's own, or a raw TCP connection.
     has_raw: bool,
-    raw: Option<RawEnd>,
-    raw_peer: Option<(pmd_port::MacBytes, usize)>,
+    raw: Option<Control>,
     opened: u32,
 }
 
@@ -98,7 +102,7 @@ impl<'a> Session<'a> {
     ) -> Result<Self> {
         let reach = Reach::new(nic, &options.ends, tag, stop.clone())?;
         let channel = reach.channel()?;
-        let has_raw = nic::raw_beside(&choice.config).is_some();
+        let has_raw = near::exists_beside(&choice.config);
         if !has_raw && !choice.is_attached() && !options.no_control {
             eprintln!(
                 "vibench: no control: DPDK's device {:?} has one port, which is the NIC's; `vibench port` measures it alone",
@@ -117,7 +121,6 @@ impl<'a> Session<'a> {
             idle: Vec::new(),
             has_raw,
             raw: None,
-            raw_peer: None,
             opened: 0,
         })
     }
@@ -132,6 +135,7 @@ impl<'a> Session<'a> {
         println!("{}", report::table_head());
         for test in tests {
             let mut result = TestResult::new(test, self.way().to_owned());
+            result.connections = self.options.active;
             let outcome = self.measure(test, &mut result);
             if outcome.is_ok() || result.rounds > 0 {
                 println!("{}", report::table_row(&result));
@@ -180,9 +184,14 @@ impl<'a> Session<'a> {
                 control_name = self.floor_name(test);
                 outcome = self.floor_round(test, &limit, &mut control);
             } else if wanted && self.has_raw {
-                let frames = self.open_raw(test)?;
-                control_name = Some(self.control_name(&frames));
-                outcome = self.control_round(test, frames, &limit, &mut control);
+                let raw = match &mut self.raw {
+                    Some(raw) => raw,
+                    none => {
+                        none.insert(Control::open(self.config, &self.reach, &mut self.channel)?)
+                    }
+                };
+                control_name = Some(raw.name(test)?);
+                outcome = raw.round(test, &limit, &mut self.channel, &mut control);
             }
         }
         self.clear_progress();
@@ -204,7 +213,7 @@ impl<'a> Session<'a> {
     fn way(&self) -> &'static str {
         if self.options.shortcut {
             "shortcut"
-        } else if self.is_attached {
+        } else if self.is_attached && !nic::is_vi_tcp(self.config) {
             "process"
         } else {
             nic::port_name(self.config)
@@ -222,14 +231,25 @@ impl<'a> Session<'a> {
     fn open_idle(&mut self) -> Result<()> {
         let test = Test::new(Benchmark::Latency, Op::Send, Level::Rd, 8, 1, None)?;
         while self.idle.len() < self.options.idle as usize && !self.stop.is_asked() {
-            let open = self.open(&test)?;
+            let open = self.connected(&test, false)?;
             self.channel.tell(&Message::Keep)?;
             self.idle.push(open);
         }
         Ok(())
     }
 
+    /// A test with all its connections.
     fn open(&mut self, test: &Test) -> Result<Open<Near>> {
+        let mut open = self.connected(test, false)?;
+        for _ in 1..self.options.active {
+            let another = self.connected(test, true)?;
+            open.join(another)?;
+        }
+        Ok(open)
+    }
+
+    /// One connection of a test: its first one, or one that joins those that it has.
+    fn connected(&mut self, test: &Test, joins: bool) -> Result<Open<Near>> {
         let mut open = Open::<Near>::new(self.nic, test)?;
         self.opened += 1;
         let number = self.opened;
@@ -237,13 +257,13 @@ impl<'a> Session<'a> {
             test: *test,
             number,
             memory: open.endpoint().remote_memory(),
+            joins,
         })?;
         let Message::Opened { memory } = answer else {
             return Err(out_of_place(&answer));
         };
         open.set_peer(memory);
-        self.reach
-            .connect(open.endpoint(), &format!("data {number}"))?;
+        self.reach.connect(open.endpoint(), Purpose::Data(number))?;
         Ok(open)
     }
 
@@ -306,36 +326,6 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Opens the raw port at both ends, once, and gives the frames of a message on it.
-    fn open_raw(&mut self, test: &Test) -> Result<Frames> {
-        if self.raw.is_none() {
-            self.raw = Some(RawEnd::new(nic::open_raw_port(self.config, true)?));
-        }
-        if self.raw_peer.is_none() {
-            self.raw_peer = match self.channel.ask(&Message::RawOpen)? {
-                Message::RawOpened {
-                    mac,
-                    max_frame_bytes,
-                } => Some((mac, max_frame_bytes)),
-                message => return Err(out_of_place(&message)),
-            };
-        }
-        let near = self.raw.as_ref().map_or(0, RawEnd::max_frame_bytes);
-        let far = self.raw_peer.map_or(0, |(_, bytes)| bytes);
-        Frames::for_port(test.op, test.size_bytes, near.min(far))
-    }
-
-    fn control_name(&self, frames: &Frames) -> String {
-        let driver = self.raw.as_ref().map_or("raw", RawEnd::driver);
-        match frames.count {
-            1 => format!("raw {driver}, a frame of {} bytes", frames.last_bytes),
-            count => format!(
-                "raw {driver}, {count} frames of {} bytes",
-                frames.full_bytes
-            ),
-        }
-    }
-
     /// What is measured beside a datapath process: its raw port is not on the way of messages
     /// that it moves itself.
     fn floor_name(&self, test: &Test) -> Option<String> {
@@ -364,44 +354,6 @@ impl<'a> Session<'a> {
             }
             Benchmark::Bandwidth => tally.add_stream(&floor.copy(test, limit)?),
             Benchmark::Rate => {}
-        }
-        Ok(())
-    }
-
-    fn control_round(
-        &mut self,
-        test: &Test,
-        frames: Frames,
-        limit: &Limit,
-        tally: &mut Tally,
-    ) -> Result<()> {
-        let (Some(raw), Some((peer, _))) = (&mut self.raw, self.raw_peer) else {
-            return Err(Error::Port("is not open".into()));
-        };
-        let mut round = RawRound {
-            benchmark: test.benchmark,
-            frames,
-            mac: raw.mac(),
-        };
-        self.channel.tell(&Message::RawRound(round))?;
-        round.mac = peer;
-        let (ours, messages_each) = match (test.op, test.benchmark) {
-            (Op::Read, Benchmark::Latency) => (Frames::of_read_request(), 1),
-            _ => (frames, PING_PONG),
-        };
-        raw.begin(&round, ours)?;
-        let mut histogram = new_histogram()?;
-        let pinged = match test.benchmark {
-            Benchmark::Latency => Some(raw.ping(limit, &mut histogram)?),
-            Benchmark::Bandwidth | Benchmark::Rate => {
-                raw.send(limit, test.batch)?;
-                None
-            }
-        };
-        let seen = self.channel.ask_seen(&Message::RawStop)?;
-        match pinged {
-            Some(pinged) => tally.add_pings(&histogram, pinged.elapsed, messages_each),
-            None => tally.add_stream(&seen),
         }
         Ok(())
     }

@@ -1,18 +1,19 @@
 //! `vibench`: latency, bandwidth and message rate between two ends, and beside
-//! each figure the raw port that carried it, measured in the same run.
+//! each figure the raw port that carried it, measured in the same run; beside VI/TCP,
+//! which has no port, a raw TCP connection.
 //!
 //! | room | what is in it |
 //! | --- | --- |
 //! | [`cli`] | the command line |
 //! | [`plan`] | what one test is: benchmark, operation, level, size, batch, window |
-//! | [`nic`] | which NIC is opened, and which raw port stands beside it |
+//! | [`nic`] | which NIC is opened, and which raw port stands beside it, if it has one |
 //! | [`endpoint`] | a VI with its descriptors and buffers in registered memory; the one room with `unsafe` |
 //! | `channel` | the messages by which the two ends agree, over a VI of their own |
 //! | `latency` | one message in flight, there and back |
 //! | `stream` | messages one way: rate and bandwidth |
 //! | `read` | RDMA reads: all three of them |
 //! | `open` | a test that is connected, at either end |
-//! | `control` | the same traffic as frames of a raw port, with no protocol |
+//! | `control` | the same traffic as frames of a raw port, or over a TCP connection, with no protocol |
 //! | `distance` | how far two cores are from each other |
 //! | `floor` | the work of a datapath process by bare threads on the same cores |
 //! | `driver`, `server` | the end that measures and reports; the end that answers |

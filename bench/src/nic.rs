@@ -1,10 +1,11 @@
 //! Which NIC is opened, and which raw port stands beside it.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fcvi_frame::{Discriminator, HostAddress, NetAddress};
-use pmd::config::{Config, CopyMode, Idle, NicConfig, PortKind, ProcessConfig};
+use pmd::config::{Config, CopyMode, Idle, NicConfig, PortKind, ProcessConfig, TransportKind};
 use pmd_port::af_packet::{AfPacketConfig, AfPacketPort};
 use pmd_port::af_xdp::{self, AfXdpConfig, AfXdpPort};
 #[cfg(feature = "dpdk")]
@@ -19,6 +20,9 @@ use crate::cli::Ends;
 use crate::control::ETHERTYPE;
 use crate::error::{Error, Result};
 use crate::sync::{AtomicU64, Ordering};
+
+/// What carries messages where no port does.
+const VI_TCP: &str = "vi-tcp";
 
 /// What the command line says about the NIC.
 #[derive(Clone, Debug)]
@@ -204,6 +208,11 @@ impl Nic {
         &self.losses
     }
 
+    /// This host, as IP knows it.
+    pub(crate) fn ip(&self) -> IpAddr {
+        ip_of(HostAddress(*self.attributes.local_nic_address))
+    }
+
     /// An address of this host.
     pub fn local(&self, discriminator: Discriminator) -> NetAddress {
         NetAddress {
@@ -289,9 +298,24 @@ fn private_segment(segment: &str) -> NicConfig {
     }
 }
 
-/// The driver's name of a configuration's port, as results give it.
+/// What carries the messages of a NIC, as results give it: the driver of its port, or VI/TCP, which
+/// has no port.
 pub fn port_name(config: &NicConfig) -> &'static str {
-    config.port.name()
+    match config.transport {
+        TransportKind::FcVi => config.port.name(),
+        TransportKind::ViTcp => VI_TCP,
+    }
+}
+
+/// A host, as IP knows it.
+pub(crate) fn ip_of(host: HostAddress) -> IpAddr {
+    let v6 = Ipv6Addr::from(host.0);
+    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
+}
+
+/// Does this NIC speak VI/TCP?
+pub(crate) fn is_vi_tcp(config: &NicConfig) -> bool {
+    config.transport == TransportKind::ViTcp
 }
 
 /// The raw control's port beside the NIC's own: of the same kind, on another segment or
@@ -344,6 +368,12 @@ pub(crate) fn open_station(
     mac: MacBytes,
     ethertype: u16,
 ) -> Result<Box<dyn Port>> {
+    if is_vi_tcp(config) {
+        return Err(Error::Port(format!(
+            "{:?} has none: transport = {VI_TCP:?}",
+            config.name
+        )));
+    }
     match config.port {
         PortKind::Shm => {
             let mut raw = ShmConfig::new(format!("{}-raw", config.segment));
@@ -432,6 +462,29 @@ mod tests {
         let config = selection(None, "VINIC0").load().unwrap().config;
         assert_eq!(config.segment, "vibench-1");
         assert_eq!(port_name(&config), "shm");
+    }
+
+    #[test]
+    fn vi_tcp_is_named_and_has_no_port() {
+        let config = NicConfig {
+            name: "VINIC0".into(),
+            transport: TransportKind::ViTcp,
+            host: Some([127, 0, 0, 7].into()),
+            tcp_port: 18_427,
+            ..NicConfig::default()
+        };
+        assert_eq!(port_name(&config), "vi-tcp");
+        assert_eq!(ip_of(config.host_address()), config.host.unwrap());
+        let refused = open_station(&config, raw_mac(true), ETHERTYPE).err();
+        let refused = refused.unwrap().to_string();
+        assert!(
+            refused.contains("VINIC0") && refused.contains("vi-tcp"),
+            "{refused}"
+        );
+        let nic = Nic::open(&Choice::own(config.clone())).unwrap();
+        assert_eq!(nic.ip(), config.host.unwrap());
+        let six = "2001:db8::1".parse::<Ipv6Addr>().unwrap();
+        assert_eq!(ip_of(HostAddress(six.octets())), IpAddr::V6(six));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A test that is connected, at either end.
 
 use crate::endpoint::{Endpoint, RemoteMemory};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::latency::PingPong;
 use crate::nic::Nic;
 use crate::plan::{Benchmark, Op, Test};
@@ -36,10 +36,28 @@ test_end!(Receiver);
 test_end!(Reader);
 test_end!(Source);
 
+/// An end that can have several connections.
+pub(crate) trait Joins {
+    /// Takes the connections of another one.
+    fn join(&mut self, other: Self);
+}
+
+impl Joins for Sender {
+    fn join(&mut self, other: Self) {
+        self.join(other);
+    }
+}
+
+impl Joins for Receiver {
+    fn join(&mut self, other: Self) {
+        self.join(other);
+    }
+}
+
 /// Which ends of the tests that have two different ones.
 pub(crate) trait Side {
     /// Of a stream.
-    type Stream: TestEnd;
+    type Stream: TestEnd + Joins;
     /// Of RDMA reads.
     type Read: TestEnd;
 }
@@ -91,6 +109,19 @@ impl<S: Side> Open<S> {
             Self::PingPong(end) => end.set_peer(memory),
             Self::Stream(end) => end.set_peer(memory),
             Self::Read(end) => end.set_peer(memory),
+        }
+    }
+
+    /// Takes the connection of another end of the same test.
+    pub(crate) fn join(&mut self, other: Self) -> Result<()> {
+        match (self, other) {
+            (Self::Stream(all), Self::Stream(one)) => {
+                all.join(*one);
+                Ok(())
+            }
+            _ => Err(Error::Usage(
+                "only streams of sends and writes have several connections".into(),
+            )),
         }
     }
 }

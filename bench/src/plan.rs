@@ -95,7 +95,7 @@ const LATENCY_DESCRIPTORS: u32 = 8;
 
 /// Buffers of one queue take at most this much memory: about a quarter of a
 /// core's second cache, as in the tools of other stacks, which use one buffer.
-const BUFFERS_BYTES: u64 = 512 * 1024;
+pub(crate) const BUFFERS_BYTES: u64 = 512 * 1024;
 
 /// Without a window of the user's choice, at most about so much is in flight.
 const IN_FLIGHT_BYTES: u64 = 2 * 1024 * 1024;

@@ -1,12 +1,14 @@
 //! How the measuring end finds the answering one.
 
+use std::net::IpAddr;
+
 use fcvi_frame::{HostAddress, NetAddress};
 
-use crate::channel::{self, Channel, Message, VERSION};
+use crate::channel::{self, Channel, Message, Party, Purpose, VERSION};
 use crate::cli::Ends;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
-use crate::nic::Nic;
+use crate::nic::{self, Nic};
 use crate::process::Stop;
 use crate::server::PUBLIC_TAG;
 
@@ -22,7 +24,7 @@ pub(crate) struct Reach<'a> {
 impl<'a> Reach<'a> {
     /// Looks the other host up, if it is another one.
     pub(crate) fn new(nic: &'a Nic, ends: &Ends, tag: &'a str, stop: Stop) -> Result<Self> {
-        let any = channel::discriminator(tag, "control")?;
+        let any = channel::discriminator(tag, Purpose::Control, Party::Waiting)?;
         let (remote, remote_tag) = match &ends.connect {
             Some(host) => (nic.remote(host, any)?, PUBLIC_TAG),
             None => (nic.local(any), tag),
@@ -36,18 +38,23 @@ impl<'a> Reach<'a> {
         })
     }
 
+    /// This host and the other one, as IP knows them.
+    pub(crate) fn hosts(&self) -> (IpAddr, IpAddr) {
+        (self.nic.ip(), nic::ip_of(self.remote_host))
+    }
+
     /// Our name for a connection of this purpose, and where the other end waits for it.
-    pub(crate) fn addresses(&self, purpose: &str) -> Result<(NetAddress, NetAddress)> {
-        let here = channel::discriminator(self.tag, &format!("{purpose} from"))?;
+    pub(crate) fn addresses(&self, purpose: Purpose) -> Result<(NetAddress, NetAddress)> {
+        let here = channel::discriminator(self.tag, purpose, Party::Asking)?;
         let remote = NetAddress {
             host: self.remote_host,
-            discriminator: channel::discriminator(self.remote_tag, purpose)?,
+            discriminator: channel::discriminator(self.remote_tag, purpose, Party::Waiting)?,
         };
         Ok((self.nic.local(here), remote))
     }
 
     /// Connects an endpoint with the one that the other end has for this purpose.
-    pub(crate) fn connect(&self, endpoint: &Endpoint, purpose: &str) -> Result<()> {
+    pub(crate) fn connect(&self, endpoint: &Endpoint, purpose: Purpose) -> Result<()> {
         let (local, remote) = self.addresses(purpose)?;
         channel::connect(endpoint, &local, &remote, || self.go_on())
     }
@@ -63,7 +70,7 @@ impl<'a> Reach<'a> {
     /// Connected with the other end, which speaks as we do.
     pub(crate) fn channel(&self) -> Result<Channel> {
         let mut channel = Channel::asking(self.nic)?;
-        self.connect(channel.endpoint(), "control")?;
+        self.connect(channel.endpoint(), Purpose::Control)?;
         channel.tell(&Message::Hello { version: VERSION })?;
         Ok(channel)
     }

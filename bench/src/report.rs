@@ -64,10 +64,10 @@ pub struct Figures {
     pub bytes_per_s: f64,
 }
 
-/// The raw port's figures.
+/// The raw control's figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ControlResult {
-    /// What it is: the port and its frames.
+    /// What it is: the port and its frames, or TCP and its messages.
     pub name: String,
     /// Its figures.
     #[serde(flatten)]
@@ -89,7 +89,9 @@ pub struct TestResult {
     pub batch: u32,
     /// Messages in flight, at most.
     pub window: u32,
-    /// The port that carried them.
+    /// Connections that carried them in turn.
+    pub connections: u32,
+    /// What carried them: the port, or `vi-tcp`.
     pub port: String,
     /// What was measured.
     #[serde(flatten)]
@@ -105,7 +107,7 @@ pub struct TestResult {
     /// What a message costs in turns of the measuring end's NIC, which is also the other end's if a
     /// datapath process or one program has both; what calls do themselves is not in it.
     pub turn_ns_per_message: Option<f64>,
-    /// The raw port, measured in turn with the rounds.
+    /// The raw control, measured in turn with the rounds.
     pub control: Option<ControlResult>,
     /// Ours divided by the control's: half round trip p50, or messages in a second.
     pub ratio: Option<f64>,
@@ -121,6 +123,7 @@ impl TestResult {
             size_bytes: test.size_bytes,
             batch: test.batch,
             window: test.window,
+            connections: 1,
             port,
             figures: Figures::default(),
             delivered: 0,

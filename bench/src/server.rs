@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use pmd::config::NicConfig;
 use vipl::{Timeout, VipError, provider};
 
-use crate::channel::{self, Channel, Message, RawRound, Seen, VERSION};
+use crate::channel::{self, Channel, Message, Party, Purpose, Seen, VERSION};
 use crate::cli::{AnswerOptions, Cores, Ends};
 use crate::connections::{Round, far};
-use crate::control::RawEnd;
+use crate::control;
 use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::{Error, Result};
-use crate::nic::{self, Choice, Nic, Selection};
+use crate::nic::{Choice, Nic, Selection};
 use crate::open::{Far, Open};
-use crate::plan::{Benchmark, Test};
+use crate::plan::Test;
 use crate::process::{self, Stop};
 
 /// The tag of a program that listens for other hosts.
@@ -102,8 +102,7 @@ struct Answerer<'a> {
     stop: &'a Stop,
     open: Option<Open<Far>>,
     kept: Vec<Open<Far>>,
-    raw: Option<RawEnd>,
-    raw_seen: Option<Result<Seen>>,
+    raw: Option<control::far::Far>,
 }
 
 impl<'a> Answerer<'a> {
@@ -116,14 +115,13 @@ impl<'a> Answerer<'a> {
             open: None,
             kept: Vec::new(),
             raw: None,
-            raw_seen: None,
         }
     }
 
     /// Waits for a measuring end and answers it until it quits.
     fn serve_one(mut self) -> Result<()> {
         let mut channel = Channel::answering(self.nic)?;
-        while !self.admit("control", LISTEN_TURN, channel.endpoint())? {
+        while !self.admit(Purpose::Control, LISTEN_TURN, channel.endpoint())? {
             self.go_on()?;
         }
         loop {
@@ -159,7 +157,20 @@ impl<'a> Answerer<'a> {
                 test,
                 number,
                 memory,
-            } => self.open(&test, number, memory, channel),
+                joins,
+            } => {
+                if !joins {
+                    self.open = None;
+                }
+                let opened = self.connected(&test, number, memory, channel)?;
+                match &mut self.open {
+                    Some(open) => open.join(opened),
+                    none => {
+                        *none = Some(opened);
+                        Ok(())
+                    }
+                }
+            }
             Message::Round => self.round(channel),
             Message::Close => {
                 self.open = None;
@@ -170,57 +181,59 @@ impl<'a> Answerer<'a> {
                 channel.answer(&Message::Ready)
             }
             Message::RawOpen => {
-                let raw = match self.raw.take() {
+                let raw = match &mut self.raw {
                     Some(raw) => raw,
-                    None => RawEnd::new(nic::open_raw_port(self.config, false)?),
+                    none => none.insert(control::far::Far::open(self.nic, self.config)?),
                 };
-                let answer = Message::RawOpened {
-                    mac: raw.mac(),
-                    max_frame_bytes: raw.max_frame_bytes(),
-                };
-                self.raw = Some(raw);
-                channel.answer(&answer)
+                channel.answer(&Message::RawOpened(raw.place()?))
             }
-            Message::RawRound(round) => self.raw_round(&round, channel),
+            Message::RawRound(round) => self.raw()?.frames(&round, channel),
+            Message::RawStop => {
+                let seen = self.raw()?.take_seen()?;
+                channel.answer(&Message::Finished(seen))
+            }
+            Message::StreamRound(round) => self.raw()?.stream(&round, channel),
             Message::Admit(round) => self.admit_round(&round, channel),
-            Message::RawStop => match self.raw_seen.take() {
-                Some(seen) => channel.answer(&Message::Finished(seen?)),
-                None => Err(Error::Peer("has no round on the raw port".into())),
-            },
             message => Err(channel::out_of_place(&message)),
         }
     }
 
-    fn open(
-        &mut self,
+    fn raw(&mut self) -> Result<&mut control::far::Far> {
+        let raw = self.raw.as_mut();
+        raw.ok_or_else(|| Error::Port("is not open".into()))
+    }
+
+    /// Makes an end of a test and waits for its connection.
+    fn connected(
+        &self,
         test: &Test,
         number: u32,
         memory: RemoteMemory,
         channel: &mut Channel,
-    ) -> Result<()> {
+    ) -> Result<Open<Far>> {
         test.check()?;
-        self.open = None;
         let mut open = Open::<Far>::new(self.nic, test)?;
         open.set_peer(memory);
         channel.answer(&Message::Opened {
             memory: open.endpoint().remote_memory(),
         })?;
-        let purpose = format!("data {number}");
+        let purpose = Purpose::Data(number);
         let start = Instant::now();
-        while !self.admit(&purpose, CONNECT_TURN, open.endpoint())? {
+        while !self.admit(purpose, CONNECT_TURN, open.endpoint())? {
             // The answer that the other end connects by is repeated if it is asked for again.
             if channel.has_message()? || start.elapsed() > channel::ANSWER_TIMEOUT {
                 return Err(Error::Peer("does not connect".into()));
             }
         }
-        self.open = Some(open);
-        Ok(())
+        Ok(open)
     }
 
     /// Waits for a connection for one turn. False if none came about: nobody asked, or gave up
     /// before it was answered and will ask again.
-    fn admit(&self, purpose: &str, turn: Duration, endpoint: &Endpoint) -> Result<bool> {
-        let local = self.nic.local(channel::discriminator(self.tag, purpose)?);
+    fn admit(&self, purpose: Purpose, turn: Duration, endpoint: &Endpoint) -> Result<bool> {
+        let local = self
+            .nic
+            .local(channel::discriminator(self.tag, purpose, Party::Waiting)?);
         let found = provider::connect_wait(self.nic.handle(), &local, Timeout::After(turn));
         let accepted = match found {
             Ok(indication) => endpoint.accept(indication.conn),
@@ -268,19 +281,6 @@ impl<'a> Answerer<'a> {
             }
         }
         channel.answer(&Message::Admitted(admission.close(outcome)?))
-    }
-
-    fn raw_round(&mut self, round: &RawRound, channel: &mut Channel) -> Result<()> {
-        let Some(raw) = &mut self.raw else {
-            return Err(Error::Port("is not open".into()));
-        };
-        raw.begin(round, round.frames)?;
-        channel.answer(&Message::Ready)?;
-        self.raw_seen = Some(match round.benchmark {
-            Benchmark::Latency => raw.echo().map(|()| Seen::default()),
-            Benchmark::Bandwidth | Benchmark::Rate => raw.receive(),
-        });
-        Ok(())
     }
 }
 

@@ -6,32 +6,27 @@
 //! writes, one for a quarter of the window; the sender never has more than a
 //! window on the way. At Unreliable Delivery nobody holds the sender back, and
 //! what is lost is counted.
+//!
+//! Several connections carry a batch each in turn.
+
+mod incoming;
+mod outgoing;
 
 use std::time::{Duration, Instant};
 
 use crate::channel::{Channel, Seen};
-use crate::endpoint::{
-    Endpoint, Reaped, RemoteMemory, Shape, Target, is_flushed, mark_of, status_text,
-};
-use crate::error::{Error, Result};
+use crate::endpoint::{Endpoint, RemoteMemory, status_text};
+use crate::error::Result;
 use crate::latency::Limit;
 use crate::nic::Nic;
 use crate::patience::Patience;
-use crate::plan::{Level, Op, Test};
+use crate::plan::{Level, Test};
 use crate::process::{self, mark_in_trace};
-
-/// Send descriptors of the receiver, for credit.
-const CREDIT_DESCRIPTORS: u32 = 16;
-
-/// Bytes of a credit message.
-const CREDIT_BYTES: u32 = 8;
+use incoming::Incoming;
+use outgoing::Outgoing;
 
 /// Turns between two readings of the sender's clock.
 const TURNS_PER_CLOCK: u32 = 32;
-
-/// Looks without a message after which the receiver returns the credit that it
-/// owes, though it is less than a quarter of the window.
-const LOOKS_BEFORE_CREDIT: u32 = 64;
 
 /// Looks without a message after which the receiver asks whether the round is over.
 const LOOKS_BEFORE_STOP: u32 = 1024;
@@ -44,13 +39,8 @@ const STALLED_AFTER: Duration = Duration::from_secs(5);
 
 /// The end that sends.
 pub(crate) struct Sender {
-    endpoint: Endpoint,
-    test: Test,
-    peer: Option<RemoteMemory>,
+    connections: Vec<Outgoing>,
     sent: u64,
-    /// The descriptor of the next message: its number modulo the window.
-    next: u32,
-    sends_pending: u32,
 }
 
 /// What the sender saw of a round.
@@ -65,39 +55,28 @@ pub(crate) struct Sent {
 impl Sender {
     /// An unconnected end.
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
-        let endpoint = Endpoint::new(
-            nic,
-            &Shape {
-                level: test.level,
-                send_descriptors: test.window,
-                send_buffers: test.buffers(),
-                send_bytes: test.size_bytes,
-                recv_descriptors: 1,
-                recv_buffers: 1,
-                recv_bytes: 0,
-            },
-        )?;
         Ok(Self {
-            endpoint,
-            test: *test,
-            peer: None,
+            connections: vec![Outgoing::new(nic, test)?],
             sent: 0,
-            next: 0,
-            sends_pending: 0,
         })
     }
 
     /// The VI under it, for connecting.
     pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.connections[0].endpoint
     }
 
     /// Tells where the peer's memory is.
     pub(crate) fn set_peer(&mut self, memory: RemoteMemory) {
-        self.peer = Some(memory);
+        self.connections[0].peer = Some(memory);
     }
 
-    /// Messages sent since the connection began.
+    /// Takes the connections of another one.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.connections.extend(other.connections);
+    }
+
+    /// Messages sent since the connections began.
     pub(crate) fn sent(&self) -> u64 {
         self.sent
     }
@@ -113,14 +92,19 @@ impl Sender {
         let broken = loop {
             let in_round = self.sent - first;
             let wanted = limit.messages.map_or(u64::MAX, |limit| limit - in_round);
-            let posted = self.post_batch(wanted)?;
-            match self.reap()? {
-                Ok(0) if posted == 0 => process::pause(),
-                Ok(_) => moved = true,
+            let posted = match self.turn(wanted)? {
+                Ok((0, 0)) => {
+                    process::pause();
+                    0
+                }
+                Ok((posted, _)) => {
+                    moved = true;
+                    posted
+                }
                 Err(status) => break Some(status_text(status)),
-            }
+            };
             turns_to_clock -= 1;
-            if turns_to_clock == 0 || wanted == u64::from(posted) {
+            if turns_to_clock == 0 || wanted == posted {
                 turns_to_clock = TURNS_PER_CLOCK;
                 let now = Instant::now();
                 if limit.is_over(now - start, self.sent - first) {
@@ -145,91 +129,43 @@ impl Sender {
         })
     }
 
-    /// Posts a batch if there is room and credit for all of it, and says how many.
+    /// Posts a batch to each connection that has room for it, up to so many messages, and reaps; says
+    /// how many of both. The inner error is the status of a failed descriptor.
     #[inline]
-    fn post_batch(&mut self, wanted: u64) -> Result<u32> {
-        let batch = u64::from(self.test.batch).min(wanted) as u32;
-        let room = self.test.window - self.sends_pending;
-        let allowed = match self.test.level {
-            Level::Ud => room,
-            Level::Rd | Level::Rr => {
-                let on_the_way = self.sent - self.endpoint.credit();
-                room.min(self.test.window.saturating_sub(on_the_way as u32))
-            }
-        };
-        if allowed < batch {
-            return Ok(0);
-        }
-        for _ in 0..batch {
-            self.post_one()?;
-        }
-        Ok(batch)
-    }
-
-    #[inline]
-    fn post_one(&mut self) -> Result<()> {
-        let size_bytes = self.test.size_bytes;
-        let index = self.next;
-        match self.test.op {
-            Op::Send => self.endpoint.post_send(index, size_bytes)?,
-            Op::Read => return Err(Error::Usage("a stream of reads has a reader".into())),
-            Op::Write => {
-                let Some(peer) = &self.peer else {
-                    return Err(Error::Peer("did not tell where to write".into()));
-                };
-                let buffers = self.test.buffers();
-                let target = Target {
-                    handle: peer.handle,
-                    address: peer.buffer(index % buffers),
-                };
-                let immediate = self.test.writes_immediate().then_some(self.sent as u32);
-                if immediate.is_none() {
-                    let mark = mark_of(self.sent, buffers, size_bytes);
-                    self.endpoint.stamp(index, size_bytes, mark);
-                }
-                self.endpoint
-                    .post_write(index, size_bytes, target, immediate)?;
+    fn turn(&mut self, wanted: u64) -> Result<core::result::Result<(u64, u32), u32>> {
+        let (mut posted, mut reaped) = (0, 0);
+        for connection in &mut self.connections {
+            let batch = u64::from(connection.post_batch(wanted - posted)?);
+            posted += batch;
+            self.sent += batch;
+            match connection.reap()? {
+                Ok(count) => reaped += count,
+                Err(status) => return Ok(Err(status)),
             }
         }
-        self.sent += 1;
-        self.next = if index + 1 == self.test.window {
-            0
-        } else {
-            index + 1
-        };
-        self.sends_pending += 1;
-        Ok(())
-    }
-
-    /// Reaps up to a batch; the inner error is the status of a failed descriptor.
-    #[inline]
-    fn reap(&mut self) -> Result<core::result::Result<u32, u32>> {
-        for reaped in 0..self.test.batch {
-            match self.endpoint.reap_send()? {
-                Reaped::Nothing => return Ok(Ok(reaped)),
-                Reaped::Done { .. } => self.sends_pending -= 1,
-                Reaped::Failed { status, .. } => return Ok(Err(status)),
-            }
-        }
-        Ok(Ok(self.test.batch))
+        Ok(Ok((posted, reaped)))
     }
 
     #[cold]
     fn stalled(&self, is_late: bool) -> Result<Option<String>> {
-        if !self.endpoint.may_be_connected()? {
-            return Ok(Some("connection lost".into()));
+        for connection in &self.connections {
+            if !connection.endpoint.may_be_connected()? {
+                return Ok(Some("connection lost".into()));
+            }
         }
         Ok(is_late.then(|| "no credit on a connection that stands".into()))
     }
 
     fn finish(&mut self) -> Result<Option<String>> {
         let mut patience = Patience::default();
-        while self.sends_pending > 0 {
-            if let Err(status) = self.reap()? {
-                return Ok(Some(status_text(status)));
-            }
-            if patience.after(Instant::now()) > STALLED_AFTER {
-                return Ok(Some("sends do not end on a connection that stands".into()));
+        for connection in &mut self.connections {
+            while !connection.is_done() {
+                if let Err(status) = connection.reap()? {
+                    return Ok(Some(status_text(status)));
+                }
+                if patience.after(Instant::now()) > STALLED_AFTER {
+                    return Ok(Some("sends do not end on a connection that stands".into()));
+                }
             }
         }
         Ok(None)
@@ -238,13 +174,9 @@ impl Sender {
 
 /// The end that receives and counts.
 pub(crate) struct Receiver {
-    endpoint: Endpoint,
-    test: Test,
-    peer: Option<RemoteMemory>,
+    connections: Vec<Incoming>,
+    level: Level,
     consumed: u64,
-    returned: u64,
-    next_credit: u32,
-    credits_pending: u32,
 }
 
 /// The clock of a round: runs from the first messages to the last.
@@ -285,42 +217,26 @@ impl Clock {
 impl Receiver {
     /// An unconnected end whose receive descriptors wait already.
     pub(crate) fn new(nic: &Nic, test: &Test) -> Result<Self> {
-        let mut endpoint = Endpoint::new(
-            nic,
-            &Shape {
-                level: test.level,
-                send_descriptors: CREDIT_DESCRIPTORS,
-                send_buffers: CREDIT_DESCRIPTORS,
-                send_bytes: CREDIT_BYTES,
-                recv_descriptors: test.window,
-                recv_buffers: test.buffers(),
-                recv_bytes: test.size_bytes,
-            },
-        )?;
-        if test.consumes_receives() {
-            for index in 0..test.window {
-                endpoint.post_recv(index)?;
-            }
-        }
         Ok(Self {
-            endpoint,
-            test: *test,
-            peer: None,
+            connections: vec![Incoming::new(nic, test)?],
+            level: test.level,
             consumed: 0,
-            returned: 0,
-            next_credit: 0,
-            credits_pending: 0,
         })
     }
 
     /// The VI under it, for connecting.
     pub(crate) fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.connections[0].endpoint
     }
 
     /// Tells where the peer's memory is.
     pub(crate) fn set_peer(&mut self, memory: RemoteMemory) {
-        self.peer = Some(memory);
+        self.connections[0].peer = Some(memory);
+    }
+
+    /// Takes the connections of another one.
+    pub(crate) fn join(&mut self, other: Self) {
+        self.connections.extend(other.connections);
     }
 
     /// Receives until the sender is done and nothing more comes.
@@ -359,7 +275,7 @@ impl Receiver {
                 }
                 None => {}
             }
-            if idle_looks.is_multiple_of(LOOKS_BEFORE_STOP) && !self.endpoint.may_be_connected()? {
+            if idle_looks.is_multiple_of(LOOKS_BEFORE_STOP) && !self.may_be_connected()? {
                 break Some("connection lost".into());
             }
         };
@@ -371,108 +287,40 @@ impl Receiver {
     }
 
     fn is_quiet(&self, sent: u64, since: Instant) -> bool {
-        (self.test.level.is_reliable() && self.consumed >= sent) || since.elapsed() > QUIET
+        (self.level.is_reliable() && self.consumed >= sent) || since.elapsed() > QUIET
     }
 
-    /// Takes up to a batch; the inner error is the status of a failed descriptor.
+    /// Takes up to a batch of each connection; the inner error is the status of a failed descriptor.
     #[inline]
     fn take_batch(&mut self) -> Result<core::result::Result<u32, u32>> {
-        if self.test.consumes_receives() {
-            self.take_received()
-        } else {
-            self.take_written()
-        }
-    }
-
-    #[inline]
-    fn take_received(&mut self) -> Result<core::result::Result<u32, u32>> {
         let mut taken = 0;
-        while taken < self.test.batch {
-            match self.endpoint.reap_recv()? {
-                Reaped::Nothing => break,
-                Reaped::Done {
-                    index,
-                    length_bytes,
-                } => {
-                    if length_bytes != self.test.size_bytes {
-                        return Err(Error::Peer(format!(
-                            "sent {length_bytes} bytes where {} were expected",
-                            self.test.size_bytes
-                        )));
-                    }
-                    self.endpoint.post_recv(index)?;
-                    taken += 1;
-                }
-                Reaped::Failed { index, status }
-                    if self.test.level == Level::Ud && !is_flushed(status) =>
-                {
-                    self.endpoint.post_recv(index)?;
-                }
-                Reaped::Failed { status, .. } => return Ok(Err(status)),
+        for connection in &mut self.connections {
+            match connection.take_batch()? {
+                Ok(count) => taken += count,
+                Err(status) => return Ok(Err(status)),
             }
         }
         self.consumed += u64::from(taken);
         Ok(Ok(taken))
     }
 
-    #[inline]
-    fn take_written(&mut self) -> Result<core::result::Result<u32, u32>> {
-        let buffers = self.test.buffers();
-        let mut taken = 0;
-        while taken < self.test.batch {
-            let index = (self.consumed % u64::from(buffers)) as u32;
-            let expected = mark_of(self.consumed, buffers, self.test.size_bytes);
-            if self.endpoint.mark(index, self.test.size_bytes) != expected {
-                break;
-            }
-            self.consumed += 1;
-            taken += 1;
-        }
-        if taken == 0 {
-            // Nothing is posted here: the call only moves the NIC on.
-            if let Reaped::Failed { status, .. } = self.endpoint.reap_recv()? {
-                return Ok(Err(status));
-            }
-        }
-        Ok(Ok(taken))
-    }
-
-    /// Tells the sender how much was consumed, if that is worth a message now.
+    /// Tells the sender how much was consumed, where that is worth a message now.
     #[inline]
     fn return_credit(&mut self, idle_looks: u32) -> Result<Option<u32>> {
-        if self.test.level == Level::Ud {
-            return Ok(None);
-        }
-        let owed = self.consumed - self.returned;
-        let is_due = owed >= u64::from(self.test.window / 4)
-            || (owed > 0 && idle_looks >= LOOKS_BEFORE_CREDIT);
-        if !is_due {
-            return Ok(None);
-        }
-        while self.credits_pending > 0 {
-            match self.endpoint.reap_send()? {
-                Reaped::Done { .. } => self.credits_pending -= 1,
-                Reaped::Nothing => break,
-                Reaped::Failed { status, .. } => return Ok(Some(status)),
+        for connection in &mut self.connections {
+            if let Some(status) = connection.return_credit(idle_looks)? {
+                return Ok(Some(status));
             }
         }
-        if self.credits_pending == CREDIT_DESCRIPTORS {
-            return Ok(None);
-        }
-        let Some(peer) = &self.peer else {
-            return Err(Error::Peer("did not tell where credit goes".into()));
-        };
-        let target = Target {
-            handle: peer.handle,
-            address: peer.credit_address,
-        };
-        let index = self.next_credit;
-        self.endpoint.stamp(index, CREDIT_BYTES, self.consumed);
-        self.endpoint
-            .post_write(index, CREDIT_BYTES, target, None)?;
-        self.next_credit = (index + 1) % CREDIT_DESCRIPTORS;
-        self.credits_pending += 1;
-        self.returned = self.consumed;
         Ok(None)
+    }
+
+    fn may_be_connected(&self) -> Result<bool> {
+        for connection in &self.connections {
+            if !connection.endpoint.may_be_connected()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }

@@ -1,8 +1,8 @@
 //! The program itself, for a moment each: what it prints and writes.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -238,6 +238,129 @@ fn rate_and_bandwidth_of_every_kind() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn streams_of_several_connections() {
+    for level in ["rd", "ud"] {
+        let arguments = ["rate", "--active", "5", "--idle", "7", "--level", level];
+        let results = measure(&format!("active-{level}"), &arguments);
+        assert_eq!(results[0]["connections"], 5);
+    }
+    let writes = ["bandwidth", "--op", "write", "--active", "3"];
+    let counted = [&writes[..], &["--messages", "1000"]].concat();
+    let results = measure("active-messages", &counted);
+    assert_eq!(
+        (&results[0]["delivered"], &results[0]["lost"]),
+        (&5000.into(), &0.into())
+    );
+}
+
+/// A configuration for VI/TCP at an address of this host, at a port that no other run uses.
+fn vi_tcp(name: &str, host: &str) -> PathBuf {
+    let tcp_port = 10_000 + std::process::id() % 20_000;
+    let nic =
+        format!("[[nic]]\ntransport = \"vi-tcp\"\nhost = \"{host}\"\ntcp_port = {tcp_port}\n");
+    let path = json_path(&format!("vi-tcp-{name}")).with_extension("toml");
+    std::fs::write(&path, nic).unwrap();
+    path
+}
+
+#[test]
+fn vi_tcp_beside_a_raw_tcp_connection() {
+    let config = vi_tcp("alone", "127.0.0.3");
+    let file = config.to_str().unwrap();
+    for (benchmark, op, level, bytes) in [
+        ("latency", "send", "rd", 88),
+        ("latency", "write", "rr", 104),
+        ("latency", "read", "rd", 104),
+        ("rate", "send", "rd", 88),
+        ("rate", "send", "ud", 88),
+        ("bandwidth", "write", "rd", 104),
+        ("rate", "read", "rr", 104),
+    ] {
+        let name = format!("vi-tcp-{benchmark}-{op}-{level}");
+        let what = [benchmark, "--op", op, "--level", level, "--size", "64"];
+        let results = measure_on("vi-tcp", &name, &[&what[..], &["--config", file]].concat());
+        let control = format!("raw TCP, messages of {bytes} bytes");
+        assert_eq!(results[0]["control"]["name"], control);
+        if level != "ud" {
+            assert_eq!(results[0]["lost"], 0);
+        }
+    }
+    let active = ["rate", "--active", "4", "--idle", "20", "--config", file];
+    let results = measure_on("vi-tcp", "vi-tcp-active", &active);
+    assert_eq!(results[0]["connections"], 4);
+
+    for (arguments, words) in [
+        (
+            &["latency", "--shortcut", "--config", file][..],
+            "--shortcut",
+        ),
+        (&["port", "echo", "--config", file], "vi-tcp"),
+    ] {
+        let output = vibench(arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(words), "{said}");
+    }
+    std::fs::remove_file(&config).unwrap();
+}
+
+/// A program that answers until it is told to end.
+struct Listener(Child);
+
+impl Listener {
+    fn start(config: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_vibench"))
+            .args(["rate", "--listen", "--config"])
+            .arg(config)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let output = child.stdout.as_mut().unwrap();
+        BufReader::new(output).read_line(&mut said).unwrap();
+        let listener = Self(child);
+        assert!(said.contains("listening"), "{said}");
+        listener
+    }
+
+    fn end(mut self) {
+        let interrupt = ["-INT", &self.0.id().to_string()];
+        let told = Command::new("kill").args(interrupt).status().unwrap();
+        assert!(told.success() && self.0.wait().unwrap().success());
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // It has ended, unless a test has failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn vi_tcp_between_two_addresses() {
+    let hosts = ["127.0.0.4", "127.0.0.5"];
+    let [near, far] = hosts.map(|host| vi_tcp(host, host));
+    let listener = Listener::start(&far);
+    let ends = ["--connect", hosts[1], "--config", near.to_str().unwrap()];
+    for benchmark in ["latency", "rate"] {
+        let name = format!("vi-tcp-two-{benchmark}");
+        let results = measure_on("vi-tcp", &name, &[&[benchmark], &ends[..]].concat());
+        assert_eq!(results[0]["lost"], 0);
+    }
+    let connections = ["connect", "--connections", "100", "--peers", "20"];
+    let output = vibench(&[&connections[..], &ends].concat());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("100 connections over vi-tcp"), "{table}");
+    listener.end();
+    for config in [near, far] {
+        std::fs::remove_file(config).unwrap();
     }
 }
 

@@ -24,11 +24,20 @@ struct TwoHosts {
 
 impl TwoHosts {
     fn new() -> Self {
-        let wire = Wire::new(2500);
+        Self::with(Wire::new(2500), NicText::af_packet)
+    }
+
+    fn over_vi_tcp() -> Self {
+        let wire = Wire::new(1500);
+        wire.give_addresses();
+        Self::with(wire, NicText::vi_tcp)
+    }
+
+    fn with(wire: Wire, nic: fn(End) -> NicText) -> Self {
         let scratch = Scratch::new("bench");
         let hosts = scratch.write("hosts", &format!("{} {LISTENER}\n", End::Left.host()));
-        NicText::af_packet(End::Left).write(&scratch, "left.toml");
-        NicText::af_packet(End::Right)
+        nic(End::Left).write(&scratch, "left.toml");
+        nic(End::Right)
             .key("hosts_file", format!("{hosts:?}"))
             .write(&scratch, "right.toml");
         let mut command = wire.left.program(vibench());
@@ -146,5 +155,40 @@ fn a_reliable_stream_comes_through_or_says_how_it_broke() {
             );
         }
     }
+    hosts.finish();
+}
+
+/// Beside a TCP connection between the same hosts, which has no protocol.
+#[test]
+fn every_benchmark_over_vi_tcp_between_two_hosts() {
+    let hosts = TwoHosts::over_vi_tcp();
+    for words in [
+        "latency --op send --size 8,4096 --seconds 1 --rounds 2",
+        "latency --op read --size 64 --seconds 1 --rounds 2",
+        "rate --op send --size 64 --active 4 --idle 20 --seconds 1 --rounds 2",
+        "bandwidth --op write --size 64K --seconds 1 --rounds 2",
+    ] {
+        for result in hosts.measure(words) {
+            assert_eq!(result["port"], "vi-tcp");
+            assert!(result["ended_early"].is_null(), "{result}");
+            assert_eq!(result["lost"], 0);
+            let name = result["control"]["name"].as_str().expect("a control");
+            assert!(name.starts_with("raw TCP, messages of "), "{name}");
+            println!(
+                "\nnote: VI/TCP over veth, {} {} of {} bytes: {:.0} messages/s, {:.2} of raw TCP",
+                result["benchmark"],
+                result["op"],
+                result["size_bytes"],
+                number(&result["messages_per_s"]),
+                number(&result["ratio"])
+            );
+        }
+    }
+    let connections = &hosts.measure("connect --connections 500 --peers 20")[0];
+    assert_eq!(connections["port"], "vi-tcp");
+    assert_eq!(
+        (&connections["connections"], &connections["half_made"]),
+        (&500.into(), &0.into())
+    );
     hosts.finish();
 }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use fcvi_frame::{HostAddress, NetAddress};
 use vipl::{Timeout, VipError, provider};
 
-use super::{Admitted, PURPOSE, Round, resident_kib, shape};
-use crate::channel::{self, Channel};
+use super::{Admitted, Round, resident_kib, shape};
+use crate::channel::{self, Channel, Party, Purpose};
 use crate::endpoint::{Endpoint, Reaped};
 use crate::error::{Error, Result};
 use crate::nic::Nic;
@@ -75,7 +75,7 @@ pub(crate) struct Admission<'a> {
 impl<'a> Admission<'a> {
     /// Makes the VIs.
     pub(crate) fn new(nic: &'a Nic, tag: &str, round: &Round) -> Result<Self> {
-        let discriminator = channel::discriminator(tag, PURPOSE)?;
+        let discriminator = channel::discriminator(tag, Purpose::Connections, Party::Waiting)?;
         let places = (0..PLACES).map(|_| {
             let mut endpoint = Endpoint::new(nic, &shape(round.level))?;
             endpoint.post_recv(0)?;

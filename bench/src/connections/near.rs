@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 use vipl::{Timeout, VipError};
 
 use super::report::{ConnectResult, StepResult};
-use super::{Admitted, PURPOSE, Round, STEPS, report, resident_kib, shape};
-use crate::channel::{ANSWER_TIMEOUT, Channel, Message, out_of_place};
+use super::{Admitted, Round, STEPS, report, resident_kib, shape};
+use crate::channel::{ANSWER_TIMEOUT, Channel, Message, Purpose, out_of_place};
 use crate::cli::{self, ConnectOptions};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ pub(crate) fn run(options: &ConnectOptions) -> Result<()> {
     let mut run = Run {
         nic: &nic,
         options,
-        addresses: reach.addresses(PURPOSE)?,
+        addresses: reach.addresses(Purpose::Connections)?,
         channel: reach.channel()?,
         stop,
         setups_ns: new_histogram()?,

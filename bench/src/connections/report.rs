@@ -45,7 +45,7 @@ impl StepResult {
 pub struct ConnectResult {
     /// The name of the benchmark.
     pub benchmark: &'static str,
-    /// The port that carried the frames.
+    /// What carried them: the port, or `vi-tcp`.
     pub port: String,
     /// Of a hundred connections so many were between peers.
     pub peers_percent: u32,
