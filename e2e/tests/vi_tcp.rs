@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use e2e::bulk::Bulk;
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running, program};
-use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
 use e2e::wire::Wire;
@@ -93,31 +93,20 @@ fn configured(wire: &Wire, files: &Scratch, end: End) -> Command {
 /// checks itself.
 #[test]
 fn nothing_but_time_is_lost_where_frames_are() {
-    let (rounds, messages) = (2, 300);
-    for of_ten_thousand in [100, 500] {
+    let bulk = Bulk {
+        rounds: 3,
+        messages: 500,
+    };
+    for of_ten_thousand in [200, 500] {
         let wire = Wire::lossy(MTU_BYTES, of_ten_thousand);
         wire.give_addresses();
+        // Else what is lost were a few long segments.
+        wire.make_plain();
         let files = Scratch::new("vi-tcp-loss");
-        let counts = [rounds.to_string(), messages.to_string()];
-        let mut sink = configured(&wire, &files, End::Left);
-        sink.args(["rd-sink", "loss", "--rounds", &counts[0]]);
-        let mut sink = Running::start("sink", &mut sink);
-        sink.wait_for("listening", PATIENCE);
-        let mut source = configured(&wire, &files, End::Right);
-        source.args(["rd-source", End::Left.host(), "loss"]);
-        source.args(["--rounds", &counts[0], "--messages", &counts[1]]);
-        let source = Running::start("source", &mut source);
-        let (source, sink) = (source.finish(2 * PATIENCE), sink.finish(2 * PATIENCE));
-        let both = format!("{}\n{}", source.text, sink.text);
-        assert!(source.status.success() && sink.status.success(), "{both}");
-        let whole = format!(" messages {messages} losses 1 ");
-        let complete = sink.text.lines().filter(|line| line.contains(&whole));
-        assert_eq!(complete.count(), rounds, "{both}");
-        assert_eq!(
-            Report::read(&source.text).get("unbroken"),
-            rounds as u64,
-            "{both}"
-        );
+        let [mut sink, mut source] =
+            [End::Left, End::Right].map(|end| configured(&wire, &files, end));
+        let what = format!("{of_ten_thousand} of 10000 lost");
+        bulk.send(&what, &mut sink, &mut source, End::Left.host());
         let lost = wire.lost();
         println!("\nnote: {of_ten_thousand} of 10000 frames: {lost:?} were lost");
         assert!(lost.iter().all(|frames| *frames > 0), "{lost:?}");
