@@ -207,6 +207,21 @@ impl Wire {
         }
     }
 
+    /// As [`Self::give_addresses`], those of [`End::host_v6`].
+    ///
+    /// # Panics
+    /// If they have them already.
+    pub fn give_v6_addresses(&self) {
+        for end in [End::Left, End::Right] {
+            let (namespace, interface) = (self.end(end), end.interface());
+            namespace.ip("link set lo up");
+            let host = end.host_v6();
+            // Nobody else has it, and whoever asks for that cannot be reached meanwhile.
+            namespace.ip(&format!("addr add {host}/64 dev {interface} nodad"));
+            namespace.ip("-6 route add unreachable default");
+        }
+    }
+
     /// From now on the kernels of both ends send frames as they are on a wire, none longer than the MTU and each with its
     /// checksums, on the first of the wires.
     ///
