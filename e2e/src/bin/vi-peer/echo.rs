@@ -106,6 +106,11 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
     match request.accept(&vi) {
         // The client died while it asked.
         Err(VipError::Timeout) => return Ok(0),
+        // It wants another kind of connection, and is told that there is none: as it leaves, its request is rejected.
+        Err(VipError::InvalidMtu | VipError::InvalidReliabilityLevel) => {
+            println!("refused {name}");
+            return Ok(0);
+        }
         outcome => outcome?,
     }
     println!("connected {name}");
