@@ -20,7 +20,7 @@
 //! | [`capture`] | every frame at one end of a wire, as tshark sees it |
 //! | [`port_frames`] | the frames of discovery and login in such a capture |
 //! | [`ports`] | every port of a wire, and what the wire of each is like |
-//! | [`echo`], [`suite`], [`faults`] | what is run over each: the C examples, the conformance suite, faults on purpose |
+//! | [`bulk`], [`echo`], [`suite`], [`faults`] | what is run over each: many messages one way, the C examples, the conformance suite, faults on purpose |
 //! | [`huge_pages`] | huge pages for a while |
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
 //! | [`nics`] | configuration files |
@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bulk;
 pub mod capture;
 pub mod datapath;
 pub mod delays;

@@ -43,6 +43,14 @@ impl End {
         }
     }
 
+    /// The same for IPv6.
+    pub fn host_v6(self) -> &'static str {
+        match self {
+            Self::Left => "fd00::1",
+            Self::Right => "fd00::2",
+        }
+    }
+
     fn n_port_ids(self) -> &'static str {
         match self {
             Self::Left => "00.01.01-00.01.10",
@@ -119,9 +127,13 @@ impl NicText {
         ))
     }
 
-    /// A host that speaks VI/TCP.
+    /// An end of a wire that speaks VI/TCP.
     pub fn vi_tcp(end: End) -> Self {
-        let host = end.host();
+        Self::vi_tcp_at(end.host())
+    }
+
+    /// A host that speaks VI/TCP.
+    pub fn vi_tcp_at(host: &str) -> Self {
         Self(format!(
             "[[nic]]\nname = \"VINIC0\"\ntransport = \"vi-tcp\"\nhost = \"{host}\"\n"
         ))

@@ -5,6 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -54,6 +55,14 @@ impl Namespace {
     /// A program inside the namespace.
     pub fn program(&self, name: impl AsRef<OsStr>) -> Command {
         self.enter(program(name))
+    }
+
+    /// A program of `e2e/programs` in Python, inside the namespace.
+    pub fn python(&self, name: &str) -> Command {
+        let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+        let mut command = self.program("python3");
+        command.arg(programs.join(name));
+        command
     }
 
     /// The same words inside the namespace; the environment is still to be set.
@@ -156,7 +165,7 @@ pub struct Wire {
     pub left: Namespace,
     /// The namespace of interface `right`.
     pub right: Namespace,
-    /// The namespace between them, if frames are lost on the way.
+    /// The namespace between them, if their wire goes through one.
     middle: Option<Namespace>,
 }
 
@@ -195,6 +204,32 @@ impl Wire {
             namespace.ip("link set lo up");
             namespace.ip(&format!("addr add {}/29 dev {interface}", end.host()));
             namespace.ip("route add unreachable default");
+        }
+    }
+
+    /// As [`Self::give_addresses`], those of [`End::host_v6`].
+    ///
+    /// # Panics
+    /// If they have them already.
+    pub fn give_v6_addresses(&self) {
+        for end in [End::Left, End::Right] {
+            let (namespace, interface) = (self.end(end), end.interface());
+            namespace.ip("link set lo up");
+            let host = end.host_v6();
+            // Nobody else has it, and whoever asks for that cannot be reached meanwhile.
+            namespace.ip(&format!("addr add {host}/64 dev {interface} nodad"));
+            namespace.ip("-6 route add unreachable default");
+        }
+    }
+
+    /// From now on the kernels of both ends send frames as they are on a wire, none longer than the MTU and each with its
+    /// checksums, on the first of the wires.
+    ///
+    /// # Panics
+    /// If they go on sending what a veth takes.
+    pub fn make_plain(&self) {
+        for (namespace, interface) in self.ends() {
+            succeed(namespace.python("plain.py").arg(interface));
         }
     }
 
@@ -266,26 +301,10 @@ impl Wire {
 
     /// The kernel forwards what `rule` leaves over.
     fn forwarded(mtu_bytes: u32, lanes: usize, rule: &str) -> Self {
-        require_root();
-        let middle = Namespace::new();
-        let wire = Self {
-            left: Namespace::new(),
-            right: Namespace::new(),
-            middle: None,
-        };
+        let wire = Self::parted(mtu_bytes, lanes);
         let mut chains = String::new();
         for lane in 0..lanes {
-            let interfaces = [End::Left, End::Right].map(|end| (end, end.lane_interface(lane)));
-            for (end, interface) in &interfaces {
-                let namespace = wire.end(*end);
-                middle.ip(&format!(
-                    "link add to-{interface} type veth peer name {interface} netns {}",
-                    namespace.keeper.id()
-                ));
-                middle.up(&format!("to-{interface}"), mtu_bytes);
-                namespace.up(interface, mtu_bytes);
-            }
-            let [(_, left), (_, right)] = interfaces;
+            let [left, right] = [End::Left, End::Right].map(|end| end.lane_interface(lane));
             for (from, to) in [(&left, &right), (&right, &left)] {
                 chains += &format!(
                     "chain {from} {{\ntype filter hook ingress device to-{from} priority 0;\n\
@@ -293,19 +312,46 @@ impl Wire {
                 );
             }
         }
-        wire.wait_for_carrier();
         let rules = format!("table netdev {FORWARDS} {{\n{chains}}}\n");
-        succeed(middle.program("nft").arg(rules));
+        succeed(wire.middle().0.program("nft").arg(rules));
+        wire
+    }
+
+    /// So many wires between the two which end in a namespace between them, the first one at its interfaces `to-left` and
+    /// `to-right`: what comes in there goes no further, unless a program forwards it.
+    ///
+    /// # Panics
+    /// If they cannot be made.
+    pub fn parted(mtu_bytes: u32, lanes: usize) -> Self {
+        require_root();
+        let middle = Namespace::new();
+        let wire = Self {
+            left: Namespace::new(),
+            right: Namespace::new(),
+            middle: None,
+        };
+        for lane in 0..lanes {
+            for end in [End::Left, End::Right] {
+                let (namespace, interface) = (wire.end(end), end.lane_interface(lane));
+                middle.ip(&format!(
+                    "link add to-{interface} type veth peer name {interface} netns {}",
+                    namespace.keeper.id()
+                ));
+                middle.up(&format!("to-{interface}"), mtu_bytes);
+                namespace.up(&interface, mtu_bytes);
+            }
+        }
+        wire.wait_for_carrier();
         Self {
             middle: Some(middle),
             ..wire
         }
     }
 
-    /// The namespace that forwards, and the interface in it at which every frame of the first wire passes.
+    /// The namespace between the two, and the interface in it at which every frame of the first wire passes.
     ///
     /// # Panics
-    /// If nothing forwards.
+    /// If there is none.
     pub fn middle(&self) -> (&Namespace, &'static str) {
         (
             self.middle.as_ref().expect("a wire with a middle"),

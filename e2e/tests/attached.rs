@@ -15,16 +15,14 @@ use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
 /// Longer than any program of the suite takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The NICs that the conformance suite wants (vipl/capi/tests/common).
-fn suite_nics(segments: &Path) -> NicText {
-    let shm = |name: &str| NicText::shm(segments).key("name", format!("{name:?}"));
+/// The NICs that the conformance suite wants (vipl/capi/tests/common), the usual one of which is `VINIC0`.
+fn suite_nics(usual: NicText, segments: &Path) -> NicText {
     let named = |name: &str| {
         let directory = segments.join(name);
         fs::create_dir_all(&directory).expect("a directory");
         NicText::shm(&directory).key("name", format!("{name:?}"))
     };
-    shm("VINIC0")
-        .steady()
+    usual
         .and(named("SMALL").steady().with_little())
         .and(fragile(segments).steady())
         .and(
@@ -41,12 +39,13 @@ fn suite_nics(segments: &Path) -> NicText {
         )
 }
 
-/// Every program of a phase, its two processes attached to one datapath process.
-fn conforms_attached(phase: &str) {
+/// Every program of a phase, its two processes attached to one datapath process, which has the usual NIC of `usual`.
+fn conforms_attached(phase: &str, usual: impl Fn(&Path) -> NicText) {
     let installation = Installation::new();
     let segments = Scratch::in_memory("attached");
     let files = Scratch::new("attached");
-    let process = DatapathProcess::start(&files, "", &suite_nics(segments.path()), here);
+    let nics = suite_nics(usual(segments.path()), segments.path());
+    let process = DatapathProcess::start(&files, "", &nics, here);
     let settings = Settings {
         config: process.config(),
         files: files.path(),
@@ -60,19 +59,44 @@ fn conforms_attached(phase: &str) {
     println!("\nnote: {phase}: {tests} tests through a datapath process");
 }
 
+fn shm(segments: &Path) -> NicText {
+    NicText::shm(segments).key("name", "\"VINIC0\"").steady()
+}
+
+/// At an address of this host that no other test has.
+fn vi_tcp(_: &Path) -> NicText {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    NicText::vi_tcp_at(&format!("127.32.{high}.{low}")).key("ulp_timeout_ms", 240_000)
+}
+
 #[test]
 fn early_adopter() {
-    conforms_attached("early_adopter");
+    conforms_attached("early_adopter", shm);
 }
 
 #[test]
 fn functional() {
-    conforms_attached("functional");
+    conforms_attached("functional", shm);
 }
 
 #[test]
 fn full() {
-    conforms_attached("full");
+    conforms_attached("full", shm);
+}
+
+#[test]
+fn early_adopter_over_vi_tcp() {
+    conforms_attached("early_adopter", vi_tcp);
+}
+
+#[test]
+fn functional_over_vi_tcp() {
+    conforms_attached("functional", vi_tcp);
+}
+
+#[test]
+fn full_over_vi_tcp() {
+    conforms_attached("full", vi_tcp);
 }
 
 /// Whoever is told that it is ready can rely on all of its threads: one that could not be started would have been told.

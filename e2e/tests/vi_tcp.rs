@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use e2e::bulk::Bulk;
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running, program};
@@ -20,13 +21,13 @@ const LOST_WITHIN: Duration = Duration::from_secs(4 + 20);
 
 /// The NICs that the suite wants: only the usual one is of VI/TCP, since TCP loses and damages nothing for good, and
 /// what the others are for does not leave a process.
-fn nics(end: End, segments: &Path) -> NicText {
+fn nics(usual: NicText, segments: &Path) -> NicText {
     let shm = |name: &str| {
         let directory = segments.join(name.to_lowercase());
         fs::create_dir_all(&directory).expect("a directory");
         NicText::shm(&directory).key("name", format!("{name:?}"))
     };
-    NicText::vi_tcp(end)
+    usual
         .key("ulp_timeout_ms", 240_000)
         .and(shm("SMALL").with_little().key("ulp_timeout_ms", 240_000))
         .and(fragile(segments))
@@ -46,19 +47,18 @@ fn far_words(wire: &Wire, config: &Path) -> String {
     words.join(" ")
 }
 
-fn conforms_between_two_hosts(phase: &str) {
-    let wire = Wire::new(MTU_BYTES);
-    wire.give_addresses();
+/// `usual` is the NIC of one end, which has its address on the wire.
+fn conforms_between_two_hosts(phase: &str, wire: &Wire, usual: fn(End) -> NicText) {
     let installation = Installation::new();
     let segments = Scratch::in_memory("vi-tcp");
     let files = Scratch::new("vi-tcp");
     let [here, there] = [(End::Left, "here.toml"), (End::Right, "there.toml")]
-        .map(|(end, name)| nics(end, segments.path()).write(&files, name));
+        .map(|(end, name)| nics(usual(end), segments.path()).write(&files, name));
     let settings = Settings {
         config: &here,
         files: files.path(),
         segments: segments.path(),
-        far: &far_words(&wire, &there),
+        far: &far_words(wire, &there),
         recovers: false,
     };
     let run = |path: &Path| wire.left.program(path);
@@ -66,19 +66,60 @@ fn conforms_between_two_hosts(phase: &str) {
     println!("\nnote: {phase}: {tests} tests between two hosts over VI/TCP");
 }
 
+fn conforms_over_v4(phase: &str) {
+    let wire = Wire::new(MTU_BYTES);
+    wire.give_addresses();
+    conforms_between_two_hosts(phase, &wire, NicText::vi_tcp);
+}
+
 #[test]
 fn early_adopter() {
-    conforms_between_two_hosts("early_adopter");
+    conforms_over_v4("early_adopter");
 }
 
 #[test]
 fn functional() {
-    conforms_between_two_hosts("functional");
+    conforms_over_v4("functional");
 }
 
 #[test]
 fn full() {
-    conforms_between_two_hosts("full");
+    conforms_over_v4("full");
+}
+
+/// Both ends have no other address: what is not of IPv6 would come nowhere.
+#[test]
+fn full_over_v6() {
+    let wire = Wire::new(MTU_BYTES);
+    wire.give_v6_addresses();
+    let usual = |end: End| NicText::vi_tcp_at(end.host_v6());
+    conforms_between_two_hosts("full", &wire, usual);
+}
+
+/// Two programs of one host, at its loopback address.
+#[test]
+fn v6_within_a_host() {
+    const HOST: &str = "::1";
+    let wire = Wire::new(MTU_BYTES);
+    wire.left.ip("link set lo up");
+    let files = Scratch::new("vi-tcp-v6");
+    let config = NicText::vi_tcp_at(HOST).write(&files, "nic.toml");
+    let peer = |name: &str, words: &[&str]| {
+        let mut command = wire.left.program(PEER);
+        command.env("VIADUCT_CONFIG", &config).args(words);
+        Running::start(name, &mut command)
+    };
+    let mut server = peer("server", &["serve", "here"]);
+    server.wait_for("listening", PATIENCE);
+    let mut client = peer("client", &["ping", HOST, "here", "--own", "client"]);
+    for _ in 0..3 {
+        client.wait_for("alive", PATIENCE);
+    }
+    let report = Report::read(&client.succeed(PATIENCE));
+    assert!(report.get("round_trips") > 0, "{report:?}");
+    assert_eq!(report.get("events"), 0, "{report:?}");
+    server.wait_for("left client", PATIENCE);
+    server.succeed(PATIENCE);
 }
 
 /// A command of one end's host, with that end's configuration.
@@ -93,31 +134,20 @@ fn configured(wire: &Wire, files: &Scratch, end: End) -> Command {
 /// checks itself.
 #[test]
 fn nothing_but_time_is_lost_where_frames_are() {
-    let (rounds, messages) = (2, 300);
-    for of_ten_thousand in [100, 500] {
+    let bulk = Bulk {
+        rounds: 3,
+        messages: 500,
+    };
+    for of_ten_thousand in [200, 500] {
         let wire = Wire::lossy(MTU_BYTES, of_ten_thousand);
         wire.give_addresses();
+        // Else what is lost were a few long segments.
+        wire.make_plain();
         let files = Scratch::new("vi-tcp-loss");
-        let counts = [rounds.to_string(), messages.to_string()];
-        let mut sink = configured(&wire, &files, End::Left);
-        sink.args(["rd-sink", "loss", "--rounds", &counts[0]]);
-        let mut sink = Running::start("sink", &mut sink);
-        sink.wait_for("listening", PATIENCE);
-        let mut source = configured(&wire, &files, End::Right);
-        source.args(["rd-source", End::Left.host(), "loss"]);
-        source.args(["--rounds", &counts[0], "--messages", &counts[1]]);
-        let source = Running::start("source", &mut source);
-        let (source, sink) = (source.finish(2 * PATIENCE), sink.finish(2 * PATIENCE));
-        let both = format!("{}\n{}", source.text, sink.text);
-        assert!(source.status.success() && sink.status.success(), "{both}");
-        let whole = format!(" messages {messages} losses 1 ");
-        let complete = sink.text.lines().filter(|line| line.contains(&whole));
-        assert_eq!(complete.count(), rounds, "{both}");
-        assert_eq!(
-            Report::read(&source.text).get("unbroken"),
-            rounds as u64,
-            "{both}"
-        );
+        let [mut sink, mut source] =
+            [End::Left, End::Right].map(|end| configured(&wire, &files, end));
+        let what = format!("{of_ten_thousand} of 10000 lost");
+        bulk.send(&what, &mut sink, &mut source, End::Left.host());
         let lost = wire.lost();
         println!("\nnote: {of_ten_thousand} of 10000 frames: {lost:?} were lost");
         assert!(lost.iter().all(|frames| *frames > 0), "{lost:?}");

@@ -52,12 +52,17 @@ pub(crate) fn config(change: impl FnOnce(&mut NicConfig)) -> NicConfig {
         silent_port_ms: Some(60_000),
         ..NicConfig::default()
     };
-    if std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "vi-tcp") {
+    if is_over_tcp() {
         config.transport = TransportKind::ViTcp;
         config.host = Some(own_host().into());
     }
     change(&mut config);
     config
+}
+
+/// Does this test run speak VI/TCP?
+pub(crate) fn is_over_tcp() -> bool {
+    std::env::var_os(TRANSPORT).is_some_and(|transport| transport == "vi-tcp")
 }
 
 /// An address of this host that only this test run and the processes that it starts use.

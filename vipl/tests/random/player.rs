@@ -17,6 +17,7 @@ use pmd::config::NicConfig;
 use vipl::{NicHandle, ViState, provider as vip};
 
 use crate::arena::{Arena, Lent};
+use crate::common;
 use crate::model::{Limits, Place, Tables, Told, Verdict};
 use crate::oracle::{Oracle, Violation};
 use crate::program::{Pick, Step};
@@ -72,22 +73,22 @@ pub(crate) type Tally = BTreeMap<String, u64>;
 /// The configurations of the two ends: small limits, so that programs reach them, and no time-out that a slow machine
 /// could reach. Nobody takes over polling: the provider works in the calls of the program, or when it wants to.
 pub(crate) fn configs() -> [NicConfig; 2] {
-    ["a", "b"].map(|name| NicConfig {
-        name: format!("random-{name}"),
-        segment: format!("random-{}", std::process::id()),
-        takeover_us: 10_000_000,
-        max_vi: 8,
-        max_descriptors_per_queue: 8,
-        max_cq: 4,
-        max_cq_entries: 4096,
-        max_regions: 24,
-        max_notifies_per_queue: 3,
-        max_ptags: 8,
-        max_transfer_bytes: 65536,
-        e_d_tov_ms: 60_000,
-        ulp_timeout_ms: Some(60_000),
-        silent_port_ms: Some(60_000),
-        ..NicConfig::default()
+    ["a", "b"].map(|name| {
+        common::config(|config| {
+            *config = NicConfig {
+                name: format!("random-{name}"),
+                takeover_us: 10_000_000,
+                max_vi: 8,
+                max_descriptors_per_queue: 8,
+                max_cq: 4,
+                max_cq_entries: 4096,
+                max_regions: 24,
+                max_notifies_per_queue: 3,
+                max_ptags: 8,
+                max_transfer_bytes: 65536,
+                ..config.clone()
+            }
+        })
     })
 }
 
@@ -98,7 +99,7 @@ impl Player {
         let nic = vip::open_nic_with(&configs[0]).expect("a NIC opens");
         let attributes = vip::query_nic(nic).expect("an open NIC can be queried");
         vip::close_nic(nic).expect("an open NIC closes");
-        let limits = Limits::of(&attributes, configs[0].max_notifies_per_queue);
+        let limits = Limits::of(&attributes, &configs[0]);
         Self {
             configs,
             host: *attributes.local_nic_address,

@@ -106,6 +106,11 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
     match request.accept(&vi) {
         // The client died while it asked.
         Err(VipError::Timeout) => return Ok(0),
+        // It wants another kind of connection, and is told that there is none: as it leaves, its request is rejected.
+        Err(VipError::InvalidMtu | VipError::InvalidReliabilityLevel) => {
+            println!("refused {name}");
+            return Ok(0);
+        }
         outcome => outcome?,
     }
     println!("connected {name}");
@@ -165,6 +170,7 @@ pub(crate) fn ping(
     let mut serial = 0;
     let mut told = Instant::now();
     let mut due = Instant::now();
+    let mut shortest = Duration::MAX;
     let mut is_lost = false;
     while !is_lost && !stop_is_asked(&stop) {
         if let Some(per_second) = per_second {
@@ -173,14 +179,21 @@ pub(crate) fn ping(
             due = (due + Duration::from_secs(1) / per_second).max(earliest);
             thread::park_timeout(due.saturating_duration_since(now));
         }
+        let begun = Instant::now();
         is_lost = !round_trip(&vi, serial, &mut descriptors)?;
-        serial += u64::from(!is_lost);
+        if !is_lost {
+            shortest = shortest.min(begun.elapsed());
+            serial += 1;
+        }
         if told.elapsed() >= TELL_EACH {
             told = Instant::now();
             println!("alive {serial}");
         }
     }
     tell("round_trips", serial);
+    if serial > 0 {
+        tell("shortest_us", shortest.as_micros() as u64);
+    }
     if is_lost {
         tell("losses", station.losses(vi.handle(), PATIENCE) as u64);
     }

@@ -35,7 +35,7 @@ impl Tables {
     /// Does a NIC of this end find another node within so many hops (VIPL 3.7.6)? Both ends have one host address,
     /// and are one hop away from each other.
     pub(crate) fn finds_other(&self, end: usize, hops: u64) -> bool {
-        hops > 0 && !self.ends[1 - end].nics.is_empty()
+        self.limits.discovers && hops > 0 && !self.ends[1 - end].nics.is_empty()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use pmd::config::{NicConfig, TransportKind};
 use vipl::{NicAttributes, ViAttributes};
 
 use super::peers::PeerRequest;
@@ -61,13 +62,17 @@ pub(crate) struct Limits {
     pub(crate) transfer_bytes: u64,
     pub(crate) levels: u16,
     pub(crate) rdma_read_levels: u16,
-    pub(crate) native_mtu_bytes: u64,
+    /// A message of no more bytes than these is placed as a whole, or not at all.
+    pub(crate) whole_bytes: u64,
+    /// Are hosts found that nobody named?
+    pub(crate) discovers: bool,
     /// Handlers that may wait on one queue.
     pub(crate) notifies: usize,
 }
 
 impl Limits {
-    pub(crate) fn of(attributes: &NicAttributes, notifies: u32) -> Self {
+    pub(crate) fn of(attributes: &NicAttributes, config: &NicConfig) -> Self {
+        let in_frames = config.transport == TransportKind::FcVi;
         Self {
             vis: attributes.max_vi as usize,
             cqs: attributes.max_cq as usize,
@@ -79,8 +84,10 @@ impl Limits {
             transfer_bytes: attributes.max_transfer_size,
             levels: attributes.reliability_level_support,
             rdma_read_levels: attributes.rdma_read_support,
-            native_mtu_bytes: attributes.native_mtu,
-            notifies: notifies as usize,
+            // A stream may end at any byte.
+            whole_bytes: if in_frames { attributes.native_mtu } else { 0 },
+            discovers: in_frames,
+            notifies: config.max_notifies_per_queue as usize,
         }
     }
 }

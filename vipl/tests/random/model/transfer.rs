@@ -114,12 +114,10 @@ impl State {
         }
     }
 
-    /// An RDMA write of several frames that ended in the middle may have placed some of its bytes.
+    /// An RDMA write that may end in the middle, and was not over, may have placed some of its bytes.
     fn note_uncertain(&mut self, tables: &Tables, message: &Bytes) {
         let length = u64::from(message.0.length_bytes);
-        if message.0.remote.is_some()
-            && !message.0.is_read()
-            && length > tables.limits.native_mtu_bytes
+        if message.0.remote.is_some() && !message.0.is_read() && length > tables.limits.whole_bytes
         {
             self.written.insert(message.0.id, (message.clone(), false));
         }

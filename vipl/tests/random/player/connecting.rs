@@ -52,7 +52,7 @@ impl Asking {
 
 impl Player {
     pub(super) fn address(&mut self, of: &str) -> NetAddress {
-        let text = format!("{of} {} {}", std::process::id(), self.name());
+        let text = format!("{of} {}", self.name());
         NetAddress {
             host: HostAddress(self.host),
             discriminator: Discriminator::new(text.as_bytes()).expect("short enough"),

@@ -22,7 +22,7 @@ const SHORT: Duration = Duration::from_millis(2);
 impl Player {
     /// The address that both requests of a match ask for.
     pub(super) fn peer_address(&self, name: u32) -> NetAddress {
-        let text = format!("peer {} {name}", std::process::id());
+        let text = format!("peers {name}");
         NetAddress {
             host: HostAddress(self.host),
             discriminator: Discriminator::new(text.as_bytes()).expect("short enough"),
