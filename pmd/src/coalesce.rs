@@ -9,7 +9,8 @@
 //! - the program makes no call for `takeover_us`, and the NIC's thread takes over.
 //!
 //! A send that follows no other goes at once, and so does the first one after something came: it may be the answer that
-//! somebody waits for.
+//! somebody waits for. Where a burst is a system call, only as long as such answers are alone: the first of several would
+//! be one call more each time, and who waits for an answer makes a call of the data path soon.
 
 use pmd_port::BURST;
 
@@ -27,6 +28,12 @@ pub(crate) struct Coalescer {
     spacing_ns: u64,
     /// When the last burst went; `None` if what is posted next waits for nothing.
     burst_ns: Option<u64>,
+    /// Answers that turn out to be several are no more sent one by one.
+    learns: bool,
+    /// The first send after something came goes at once.
+    hastens: bool,
+    /// It did, and nothing since.
+    hastened: bool,
 }
 
 impl Coalescer {
@@ -36,6 +43,9 @@ impl Coalescer {
             most: if alone { 1 } else { frames as usize },
             spacing_ns: SPACING_NS,
             burst_ns: None,
+            learns: false,
+            hastens: true,
+            hastened: false,
         }
     }
 
@@ -44,6 +54,7 @@ impl Coalescer {
     pub(crate) fn for_streams(messages: u32) -> Self {
         Self {
             spacing_ns: STREAM_SPACING_NS,
+            learns: true,
             ..Self::new(messages, false)
         }
     }
@@ -78,13 +89,26 @@ impl Coalescer {
     /// Something came: what is posted next may be the answer to it.
     #[inline]
     pub(crate) fn answers(&mut self) {
-        self.burst_ns = None;
+        if self.hastens {
+            self.burst_ns = None;
+            self.hastened = self.learns;
+        }
     }
 
-    /// What waited was sent for another reason.
+    /// What waited was sent for another reason: so many.
     #[inline]
-    pub(crate) fn sent(&mut self, now_ns: u64) {
+    pub(crate) fn sent(&mut self, now_ns: u64, frames: usize) {
         self.burst_ns = Some(now_ns);
+        if self.learns && frames > 0 {
+            // One alone was an answer, of which the next may go at once; several were not.
+            self.hastens = !self.hastened && (self.hastens || frames == 1);
+        }
+    }
+
+    /// A turn with nothing that waits.
+    #[inline]
+    pub(crate) fn turned(&mut self) {
+        self.hastened = false;
     }
 }
 
@@ -113,7 +137,7 @@ mod tests {
     fn a_burst_for_another_reason_counts() {
         let mut coalescer = Coalescer::new(8, false);
         assert!(!coalescer.waits(LATER_NS, 1));
-        coalescer.sent(2 * LATER_NS);
+        coalescer.sent(2 * LATER_NS, 1);
         assert!(coalescer.waits(2 * LATER_NS + 1, 1));
     }
 
@@ -124,6 +148,31 @@ mod tests {
         coalescer.answers();
         assert!(!coalescer.waits(LATER_NS + 10, 1));
         assert!(coalescer.waits(LATER_NS + 20, 1));
+    }
+
+    #[test]
+    fn answers_of_several_messages_wait_for_each_other() {
+        let mut coalescer = Coalescer::for_streams(32);
+        let answer = |coalescer: &mut Coalescer, messages: usize| {
+            coalescer.sent(LATER_NS, 0);
+            coalescer.answers();
+            let mut waiting = 0;
+            let mut calls = 0;
+            for _ in 0..messages {
+                waiting += 1;
+                if !coalescer.waits(LATER_NS, waiting) {
+                    (waiting, calls) = (0, calls + 1);
+                }
+            }
+            coalescer.sent(LATER_NS, waiting);
+            coalescer.turned();
+            (calls, waiting)
+        };
+        assert_eq!(answer(&mut coalescer, 1), (1, 0));
+        assert_eq!(answer(&mut coalescer, 3), (1, 2), "not known yet");
+        assert_eq!(answer(&mut coalescer, 3), (0, 3));
+        assert_eq!(answer(&mut coalescer, 1), (0, 1), "not known yet");
+        assert_eq!(answer(&mut coalescer, 1), (1, 0));
     }
 
     #[test]
@@ -139,7 +188,7 @@ mod tests {
     #[test]
     fn a_slow_program_is_noticed_by_the_second_frame_that_waits() {
         let mut coalescer = Coalescer::new(32, false);
-        coalescer.sent(LATER_NS);
+        coalescer.sent(LATER_NS, 0);
         let looks: Vec<usize> = (0..32).filter(|n| coalescer.wants_time(*n)).collect();
         assert_eq!(looks, [0, 1, 2, 4, 8, 16]);
     }

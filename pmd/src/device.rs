@@ -193,7 +193,7 @@ impl Device {
             {
                 self.rest.leave(driver);
                 driver.kick(vi.index, &self.doorbells);
-                if driver.has_coalesced() && self.sleepers.any() {
+                if driver.keeps_back() && self.sleepers.any() {
                     // Nobody else polls soon.
                     driver.send_coalesced();
                 }

@@ -84,16 +84,23 @@ impl Driver {
         }
     }
 
-    /// Do frames wait for others?
+    /// Do frames or messages wait for others?
     #[inline]
     pub(crate) fn has_coalesced(&self) -> bool {
         self.engine().is_some_and(Poller::has_coalesced)
     }
 
-    /// Sends the frames that wait for others.
+    /// Does anything that was posted wait, here or in TCP, for what is posted next?
+    #[inline]
+    pub(crate) fn keeps_back(&self) -> bool {
+        self.engine()
+            .is_some_and(|poller| poller.has_coalesced() || poller.has_corked())
+    }
+
+    /// Sends what waits for others.
     pub(crate) fn send_coalesced(&mut self) {
         if let Self::Engine(poller) = self {
-            poller.send_coalesced();
+            poller.send_all();
         }
     }
 

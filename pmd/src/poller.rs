@@ -277,9 +277,15 @@ impl Poller {
     /// Handles what came through sockets.
     #[inline(never)]
     fn receive_streams(&mut self, now_ns: u64) -> bool {
+        self.coalescer.turned();
+        let corked = self.has_corked();
+        let push_ns = if corked { self.read_clock() } else { now_ns };
         let Transport::ViTcp(tcp) = &mut self.engine else {
             return false;
         };
+        if corked {
+            tcp.push(push_ns, false);
+        }
         let worked = tcp.look(now_ns, &mut self.path);
         if !self.path.run.is_empty() {
             // A peer waits for an acknowledgement or for what it read.
@@ -354,7 +360,7 @@ impl Poller {
             if frames > 1 {
                 // A long burst takes its time, which is none in which nothing was sent.
                 let now_ns = self.read_clock();
-                self.coalescer.sent(now_ns);
+                self.coalescer.sent(now_ns, frames);
             }
         }
     }
@@ -386,16 +392,31 @@ impl Poller {
         !self.path.batch.is_empty() || self.waiting > 0
     }
 
-    /// Sends the frames that wait for others.
+    /// Does TCP keep back what was sent?
     #[inline]
-    pub(crate) fn send_coalesced(&mut self) {
+    pub(crate) fn has_corked(&self) -> bool {
+        matches!(&self.engine, Transport::ViTcp(tcp) if tcp.has_corked())
+    }
+
+    /// Sends the frames and messages that wait for others.
+    #[inline]
+    fn send_coalesced(&mut self) {
         self.path.flush();
         let now_ns = self.read_clock();
-        if core::mem::take(&mut self.waiting) > 0 {
+        let waiting = core::mem::take(&mut self.waiting);
+        self.coalescer.sent(now_ns, waiting);
+        if waiting > 0 {
             self.serve(now_ns);
             self.settle(now_ns);
         }
-        self.coalescer.sent(now_ns);
+    }
+
+    /// As [`Poller::send_coalesced`], for whoever makes no other call soon: nothing is kept back.
+    pub(crate) fn send_all(&mut self) {
+        self.send_coalesced();
+        if let Transport::ViTcp(tcp) = &mut self.engine {
+            tcp.push(0, true);
+        }
     }
 
     /// Now. A turn that follows need not ask again.

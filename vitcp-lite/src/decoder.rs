@@ -110,11 +110,11 @@ impl Decoder {
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, SegmentError> {
         match self.state {
             State::Header | State::Behind(_) => match self.headers(input) {
-                Ok(segment) => Ok(segment.map(Item::Segment)),
                 Err(error) => {
                     self.state = State::Failed(error);
                     Err(error)
                 }
+                item => item,
             },
             State::Payload { left } => Ok(self.payload(left, input)),
             State::Failed(error) => Err(error),
@@ -175,7 +175,7 @@ impl Decoder {
     }
 
     #[inline]
-    fn headers(&mut self, input: &mut &[u8]) -> Result<Option<Segment>, SegmentError> {
+    fn headers<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Item<'a>>, SegmentError> {
         let header = match self.state {
             State::Behind(header) => header,
             _ => {
@@ -202,11 +202,11 @@ impl Decoder {
         };
         let payload_bytes = header.payload_bytes();
         self.expect_payload(payload_bytes);
-        Ok(Some(Segment {
+        Ok(Some(Item::Segment(Segment {
             header,
             headers,
             payload_bytes,
-        }))
+        })))
     }
 
     #[inline]

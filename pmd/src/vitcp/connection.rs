@@ -86,6 +86,12 @@ pub(super) struct Tx {
     pub(super) segment_bytes: u32,
     /// Descriptors stay in flight until the peer has acknowledged them.
     pub(super) awaits_ack: bool,
+    /// The last call took many messages.
+    pub(super) streams: bool,
+    /// TCP keeps what was written back.
+    pub(super) corked: bool,
+    /// Since when it does, if it does.
+    pub(super) pushed_ns: u64,
 }
 
 /// What a message that is being put together is for.
@@ -288,6 +294,9 @@ impl Tx {
             starved: false,
             segment_bytes,
             awaits_ack: false,
+            streams: false,
+            corked: false,
+            pushed_ns: 0,
         }
     }
 }

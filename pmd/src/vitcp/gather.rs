@@ -6,6 +6,7 @@ use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::rdma::RdmaHeader;
 use vitcp_lite::segment::SegmentHeader;
 
+use super::connection::Tx;
 use crate::datapath::Datapath;
 use crate::datapath::stream::{Lies, Pieces, Place};
 
@@ -19,6 +20,12 @@ const MAX_BYTES: usize = 1 << 20;
 const BUFFER_BYTES: usize = 256 << 10;
 /// Payload up to this is copied beside its header: cheaper than a piece of its own.
 const COPIED_BYTES: u32 = 1024;
+/// A call with so many segments is one of a stream.
+const STREAM_SEGMENTS: usize = 8;
+/// What is written of a stream is kept back for what follows: so long at most, and no more once
+/// nothing followed in so many looks.
+pub(super) const KEPT_BACK_NS: u64 = 30_000;
+pub(super) const KEPT_BACK_LOOKS: u32 = 8;
 /// Bytes of the headers of a message's segment, at most.
 pub(super) const HEADERS_BYTES: usize = SEGMENT_HEADER_BYTES + RDMA_HEADER_BYTES;
 
@@ -121,6 +128,20 @@ impl Gather {
 
     pub(super) fn pieces(&self) -> &Pieces {
         &self.pieces
+    }
+
+    /// May TCP keep the end of this call back, for what follows? So it may if a program streams:
+    /// this call takes many segments, as the one before did just now.
+    #[inline]
+    pub(super) fn keeps_back(&self, now_ns: u64, tx: &mut Tx) -> bool {
+        let streams = self.planned.len() >= STREAM_SEGMENTS;
+        let streamed = core::mem::replace(&mut tx.streams, streams);
+        let keeps = streams && streamed && now_ns < tx.pushed_ns + KEPT_BACK_NS;
+        if !keeps {
+            tx.pushed_ns = now_ns;
+            tx.corked = false;
+        }
+        keeps
     }
 
     fn is_full(&self) -> bool {

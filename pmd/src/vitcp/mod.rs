@@ -68,12 +68,15 @@ const MAX_PIECES: usize = 64;
 /// Connections that one look serves, and system calls for each.
 const CONNECTIONS_AT_ONCE: usize = 32;
 const READS_AT_ONCE: u32 = 4;
+/// System calls in vain before a look is over.
+const QUICK_READS: u32 = 3;
 /// Connections that come in, in one look.
 const ACCEPTS_AT_ONCE: u32 = 32;
 /// Looks in which a connection that brought something is read without being asked after.
 const WARM_LOOKS: u32 = 4096;
-/// While one is, so many looks go by before the others are asked after.
-const LOOKS_BETWEEN: u32 = 8;
+/// While one is, so many looks go by before the others are asked after: few where others bring
+/// something, too, and twice as many each time when they do not.
+const LOOKS_BETWEEN: core::ops::RangeInclusive<u32> = 4..=64;
 
 /// What a NIC's configuration says.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +118,13 @@ pub(crate) struct ViTcp {
     ready: VecDeque<u32>,
     /// The connection that brought something last, and the looks left in which it is read first.
     warm: Option<(u32, u32)>,
+    /// Looks since all of them were asked after, and how many may be.
     looks: u32,
+    looks_between: u32,
+    /// Connections of which TCP keeps something back.
+    corked: Vec<u32>,
+    /// Looks since anything was written.
+    corked_looks: u32,
     timers: Timers,
     listeners: Vec<Listener>,
     next_listener: u64,
@@ -147,6 +156,9 @@ impl ViTcp {
             ready: VecDeque::new(),
             warm: None,
             looks: 0,
+            looks_between: *LOOKS_BETWEEN.start(),
+            corked: Vec::new(),
+            corked_looks: 0,
             timers: Timers::default(),
             listeners: Vec::new(),
             next_listener: 0,
@@ -315,15 +327,26 @@ impl ViTcp {
 
     /// Is anything left of what a look found?
     pub(crate) fn has_more(&self) -> bool {
-        !self.ready.is_empty() || !self.ask_again.is_empty()
+        !self.ready.is_empty() || self.has_corked() || !self.ask_again.is_empty()
     }
 
     /// Looks at the sockets and handles what came. True if anything did.
     pub(crate) fn look(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
+        if self.has_corked() && self.corked_looks == 1 {
+            // More is about to be posted, or else this is looked at again soon.
+            return false;
+        }
         let mut worked = self.look_at_warm(now_ns, path);
-        self.looks = self.looks.wrapping_add(1);
-        if self.warm.is_none() || self.looks.is_multiple_of(LOOKS_BETWEEN) {
+        self.looks += 1;
+        if self.warm.is_none() || self.looks >= self.looks_between {
+            self.looks = 0;
             worked |= self.look_at_all(now_ns, path);
+            let warm = self.warm.map(|(number, _)| number);
+            let others = self.ready.iter().any(|number| Some(*number) != warm);
+            self.looks_between = match others {
+                true => *LOOKS_BETWEEN.start(),
+                false => (2 * self.looks_between).min(*LOOKS_BETWEEN.end()),
+            };
         }
         for _ in 0..self.ready.len().min(CONNECTIONS_AT_ONCE) {
             let Some(number) = self.ready.pop_front() else {
@@ -346,6 +369,25 @@ impl ViTcp {
             Some(_) | None => return false,
         }
         self.serve(now_ns, number, path)
+    }
+
+    /// Reads what came; a few times if nothing did and the program does nothing but wait for it: so
+    /// it is found sooner than by whole turns.
+    fn receive(receiver: &Receiver<'_>, pieces: &Pieces) -> io::Result<usize> {
+        let tx = &receiver.connection.tx;
+        let mut tries = match tx.streams || !receiver.connection.may_write {
+            true => 1,
+            false => QUICK_READS,
+        };
+        loop {
+            tries -= 1;
+            // SAFETY: the first pieces were found writable in this turn, which we run under; the last
+            // one is of our buffer, to which there is no other reference.
+            match unsafe { receiver.connection.stream.receive(pieces) } {
+                Err(error) if tries > 0 && is_for_later(&error) => {}
+                result => return result,
+            }
+        }
     }
 
     /// Asks the system which sockets something happened on.
@@ -446,9 +488,7 @@ impl ViTcp {
         };
         let behind = self.buffer.as_mut_ptr().expose_provenance() as u64;
         self.pieces.push(behind, room);
-        // SAFETY: the first pieces were found writable in this turn, which we run under; the last
-        // one is of our buffer, to which there is no other reference.
-        let got = match unsafe { receiver.connection.stream.receive(&self.pieces) } {
+        let got = match Self::receive(&receiver, &self.pieces) {
             Ok(0) => return Err(Ending::Left),
             Ok(got) => got,
             Err(error) if is_for_later(&error) => {

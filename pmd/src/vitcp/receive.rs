@@ -105,11 +105,11 @@ impl Receiver<'_> {
     /// Takes what came.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), Ending> {
         loop {
-            let item = self.connection.rx.decoder.next(&mut input);
-            match item {
-                Ok(Some(Item::Segment(segment))) => {
+            match self.connection.rx.decoder.next(&mut input) {
+                // Not moved: it has room for what a connection begins with.
+                Ok(Some(Item::Segment(ref segment))) => {
                     self.counters.count(Counter::RxSegments);
-                    self.segment(&segment)?;
+                    self.segment(segment)?;
                     if segment.payload_bytes == 0 {
                         self.end_segment()?;
                     }

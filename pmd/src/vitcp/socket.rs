@@ -118,18 +118,30 @@ impl Stream {
         }
     }
 
-    /// Writes from these places, in their order; how many bytes the system took.
+    /// Writes from these places, in their order; how many bytes the system took. `more`: a part of
+    /// a segment waits for what follows, or for [`Stream::push`].
     ///
     /// # Safety
     /// The pieces may be read; what is not mapped is an error.
-    pub(super) unsafe fn send(&self, pieces: &Pieces) -> io::Result<usize> {
-        let mut header = empty_header();
-        header.msg_iov = pieces.as_slice().as_ptr().cast_mut();
-        header.msg_iovlen = pieces.len();
-        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+    #[inline]
+    pub(super) unsafe fn send(&self, pieces: &Pieces, more: bool) -> io::Result<usize> {
+        let fd = self.0.as_raw_fd();
+        let mut flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        if more {
+            flags |= libc::MSG_MORE;
+        }
         loop {
-            // SAFETY: the header points to pieces that the caller vouches for.
-            let sent = unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const header, flags) };
+            let sent = match pieces.as_slice() {
+                // SAFETY: the caller vouches for the piece.
+                [one] => unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) },
+                many => {
+                    let mut header = empty_header();
+                    header.msg_iov = many.as_ptr().cast_mut();
+                    header.msg_iovlen = many.len();
+                    // SAFETY: the header points to pieces that the caller vouches for.
+                    unsafe { libc::sendmsg(fd, &raw const header, flags) }
+                }
+            };
             if let Some(result) = outcome(sent) {
                 return result;
             }
@@ -141,18 +153,31 @@ impl Stream {
     /// # Safety
     /// The pieces may be written, and nobody has a reference to their bytes; what is not mapped
     /// is an error.
+    #[inline]
     pub(super) unsafe fn receive(&self, pieces: &Pieces) -> io::Result<usize> {
-        let mut header = empty_header();
-        header.msg_iov = pieces.as_slice().as_ptr().cast_mut();
-        header.msg_iovlen = pieces.len();
+        let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT);
         loop {
-            let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT);
-            // SAFETY: the header points to pieces that the caller vouches for.
-            let got = unsafe { libc::recvmsg(fd, &raw mut header, flags) };
+            let got = match pieces.as_slice() {
+                // SAFETY: the caller vouches for the piece.
+                [one] => unsafe { libc::recv(fd, one.iov_base, one.iov_len, flags) },
+                many => {
+                    let mut header = empty_header();
+                    header.msg_iov = many.as_ptr().cast_mut();
+                    header.msg_iovlen = many.len();
+                    // SAFETY: the header points to pieces that the caller vouches for.
+                    unsafe { libc::recvmsg(fd, &raw mut header, flags) }
+                }
+            };
             if let Some(result) = outcome(got) {
                 return result;
             }
         }
+    }
+
+    /// What was written goes, though it is only a part of a segment.
+    pub(super) fn push(&self) {
+        // The system sends what waits when this is set, also if it was; one that is gone is told of.
+        let _gone = self.socket().set_tcp_nodelay(true);
     }
 
     /// Writes bytes; how many the system took.

@@ -13,7 +13,7 @@ use super::ViTcp;
 use super::closing::Ending;
 use super::connection::{Connection, Endpoint, Open, Phase, Stage, Tx};
 use super::counters::{Counter, Counters};
-use super::gather::{Gather, Part};
+use super::gather::{Gather, KEPT_BACK_LOOKS, KEPT_BACK_NS, Part};
 use super::in_flight::{Entry, Kind};
 use super::socket::is_for_later;
 use crate::datapath::Datapath;
@@ -50,7 +50,7 @@ impl ViTcp {
         let Some(mut connection) = self.take(number) else {
             return Pumped::Idle;
         };
-        let (ending, pumped) = self.pump_connection(now_ns, vi, &mut connection, path);
+        let (ending, pumped) = self.pump_connection(now_ns, vi, (number, &mut *connection), path);
         self.put(number, connection);
         if let Some(ending) = ending {
             self.end(now_ns, vi, number, ending, path);
@@ -63,14 +63,14 @@ impl ViTcp {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        connection: &mut Connection,
+        (number, connection): (u32, &mut Connection),
         path: &mut Datapath,
     ) -> (Option<Ending>, Pumped) {
         for _ in 0..CALLS {
             if !connection.may_write {
                 return (None, Pumped::Idle);
             }
-            match self.call(now_ns, vi, connection, path) {
+            match self.call(now_ns, vi, (number, &mut *connection), path) {
                 Call::All => {}
                 Call::Nothing | Call::NoRoom => return (None, Pumped::Idle),
                 Call::Over(ending) => return (Some(ending), Pumped::Idle),
@@ -79,12 +79,44 @@ impl ViTcp {
         (None, Pumped::More)
     }
 
+    /// Does TCP keep something back that nobody pushed yet?
+    #[inline]
+    pub(crate) fn has_corked(&self) -> bool {
+        !self.corked.is_empty()
+    }
+
+    /// Pushes what TCP has kept back for long enough; `all`: whatever it keeps back.
+    pub(crate) fn push(&mut self, now_ns: u64, all: bool) {
+        let Self {
+            corked,
+            corked_looks,
+            connections,
+            ..
+        } = self;
+        *corked_looks += 1;
+        let all = all || *corked_looks >= KEPT_BACK_LOOKS;
+        corked.retain(|number| {
+            let connection = connections.get_mut(*number as usize);
+            let Some(connection) = connection.and_then(Option::as_mut) else {
+                return false;
+            };
+            let tx = &mut connection.tx;
+            if !all && tx.corked && now_ns < tx.pushed_ns + KEPT_BACK_NS {
+                return true;
+            }
+            if core::mem::take(&mut tx.corked) {
+                connection.stream.push();
+            }
+            false
+        });
+    }
+
     /// Plans segments for one system call, makes it, and does what became of it.
     fn call(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        connection: &mut Connection,
+        (number, connection): (u32, &mut Connection),
         path: &mut Datapath,
     ) -> Call {
         let slot = vi.0 as usize;
@@ -112,9 +144,10 @@ impl ViTcp {
                 Stop::Wait | Stop::Starved | Stop::Full => Call::Nothing,
             };
         }
+        let more = self.gather.keeps_back(now_ns, &mut connection.tx);
         // SAFETY: pieces of registered memory were found readable in this turn, which we run
         // under; the others are of our buffer.
-        let written = match unsafe { connection.stream.send(self.gather.pieces()) } {
+        let written = match unsafe { connection.stream.send(self.gather.pieces(), more) } {
             Ok(written) => written,
             Err(error) if is_for_later(&error) => {
                 self.counters.count(Counter::TxNoRoom);
@@ -123,6 +156,10 @@ impl ViTcp {
             }
             Err(error) => return Call::Over(Ending::of_error(&error)),
         };
+        self.corked_looks = 0;
+        if more && !core::mem::replace(&mut connection.tx.corked, true) {
+            self.corked.push(number);
+        }
         self.counters.count(Counter::TxCalls);
         self.counters.add(Counter::TxBytes, written as u64);
         let all = written == self.gather.bytes();
