@@ -165,6 +165,9 @@ impl Poller {
     pub(crate) fn long_turn(&mut self, doorbells: &Doorbells) -> bool {
         self.clock.now_ns();
         self.turns = (self.turns + 1).next_multiple_of(HOUSEKEEPING_TURNS) - 1;
+        if let Transport::ViTcp(tcp) = &mut self.engine {
+            tcp.look_at_all_next();
+        }
         self.turn(doorbells)
     }
 
@@ -371,7 +374,6 @@ impl Poller {
         if core::mem::take(&mut self.path.arrived) {
             self.coalescer.answers();
         }
-        self.path.enqueue(vi);
         let waiting = self.waiting;
         let now_ns = if self.coalescer.wants_time(waiting) {
             self.read_clock()
@@ -379,11 +381,20 @@ impl Poller {
             self.clock.last_ns()
         };
         self.waiting += 1;
-        if !self.coalescer.waits(now_ns, self.waiting) {
-            self.serve(now_ns);
-            self.settle(now_ns);
-            self.waiting = 0;
+        if self.coalescer.waits(now_ns, self.waiting) {
+            self.path.enqueue(vi);
+            return;
         }
+        self.waiting = 0;
+        // Nobody else has a turn to wait for.
+        let alone = self.path.run.is_empty();
+        if !alone || self.pump(now_ns, vi) != Pumped::Idle {
+            self.path.enqueue(vi);
+        }
+        if !alone {
+            self.serve(now_ns);
+        }
+        self.settle(now_ns);
     }
 
     /// Do messages or frames wait for others?

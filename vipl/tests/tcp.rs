@@ -1,4 +1,4 @@
-//! VI/TCP beyond what every transport does: descriptor flow control.
+//! VI/TCP beyond what every transport does: descriptor flow control, and what is particular to a stream.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::thread;
 
 use common::{End, WAIT, connect, open_as, own_host, pattern};
 use pmd::config::TransportKind;
-use vipl::{ErrorCode, Nic, ReliabilityLevel, ViState};
+use vipl::{ErrorCode, Nic, ReliabilityLevel, ViState, VipError};
 
 /// A NIC that speaks VI/TCP, on an address that only this test run has.
 fn tcp(flow_control: bool, number: u32) -> Nic {
@@ -143,10 +143,7 @@ fn an_rdma_write_with_immediate_data_waits_for_a_receive_and_one_without_does_no
         memory.read(0, &mut seen);
         thread::yield_now();
     }
-    assert!(matches!(
-        client.vi.send_done(),
-        Err(vipl::VipError::NotDone)
-    ));
+    assert!(matches!(client.vi.send_done(), Err(VipError::NotDone)));
     server.vi.post_recv(server.empty(0)).unwrap();
     let told = server.recv().ok().unwrap();
     assert_eq!(told.immediate(), Some(7));
@@ -188,4 +185,43 @@ fn what_tcp_takes_in_parts_arrives_whole() {
         }
         assert!(client.errors.none() && server.errors.none(), "{level:?}");
     }
+}
+
+/// What TCP keeps back of a stream of small messages goes, though the program makes no other call.
+#[test]
+fn the_end_of_a_stream_arrives_when_its_sender_falls_silent() {
+    const BATCH: usize = 16;
+    const BATCHES: usize = 12;
+    let (client, server) = ends(ReliabilityLevel::ReliableDelivery, [false, false]);
+    for round in 0..100 {
+        let messages = BATCH * BATCHES - round % BATCH;
+        for _ in 0..messages {
+            server.vi.post_recv(server.room(64)).unwrap();
+        }
+        let mut complete = 0;
+        for message in 0..messages {
+            let bytes = pattern(message, 64);
+            client.vi.post_send(client.message(&bytes)).unwrap();
+            if message % BATCH == BATCH - 1 || message == messages - 1 {
+                while complete <= message {
+                    match client.vi.send_done() {
+                        Ok(Some(sent)) => {
+                            assert!(sent.status.is_ok(), "{:?}", sent.status);
+                            complete += 1;
+                        }
+                        Ok(None) | Err(VipError::NotDone) => {}
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+            }
+        }
+        for message in 0..messages {
+            let arrived = server.recv().ok().unwrap();
+            assert!(
+                arrived.first_bytes() == pattern(message, 64),
+                "{round}: {message}"
+            );
+        }
+    }
+    assert!(client.errors.none() && server.errors.none());
 }

@@ -370,7 +370,7 @@ pub(super) fn connection(
         may_write: !asking,
         ended: false,
         finished: false,
-        warmth: 0,
+        timed: false,
     }
 }
 

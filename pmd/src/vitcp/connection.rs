@@ -171,8 +171,8 @@ pub(super) struct Connection {
     pub(super) ended: bool,
     /// We have said that we send nothing more.
     pub(super) finished: bool,
-    /// It was read without anything being seen there first, and something came, in this many looks.
-    pub(super) warmth: u32,
+    /// The time of one that came in runs.
+    pub(super) timed: bool,
 }
 
 /// A connection request of a VI's.

@@ -356,3 +356,45 @@ fn put_headers(to: &mut [u8], header: &SegmentHeader, rdma: Option<&RdmaHeader>)
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Is the end of a call with so many segments kept back?
+    fn keeps_back(tx: &mut Tx, now_ns: u64, segments: usize) -> bool {
+        let mut gather = Gather::new();
+        for _ in 0..segments {
+            gather.plan(0, 0, None, Part::Nop);
+        }
+        gather.keeps_back(now_ns, tx)
+    }
+
+    #[test]
+    fn what_is_kept_back_is_of_a_stream_and_not_for_long() {
+        let mut tx = Tx::new(0, 0);
+        let begin_ns = 1_000_000;
+        assert!(!keeps_back(&mut tx, begin_ns, STREAM_SEGMENTS), "the first");
+        assert!(keeps_back(&mut tx, begin_ns + 1, STREAM_SEGMENTS));
+        assert!(keeps_back(
+            &mut tx,
+            begin_ns + KEPT_BACK_NS - 1,
+            MAX_SEGMENTS
+        ));
+        assert!(!keeps_back(
+            &mut tx,
+            begin_ns + KEPT_BACK_NS,
+            STREAM_SEGMENTS
+        ));
+        assert!(
+            !keeps_back(&mut tx, begin_ns + KEPT_BACK_NS + 1, 1),
+            "an answer"
+        );
+        let next_ns = begin_ns + KEPT_BACK_NS + 2;
+        assert!(
+            !keeps_back(&mut tx, next_ns, STREAM_SEGMENTS),
+            "again the first"
+        );
+        assert!(keeps_back(&mut tx, next_ns + 1, STREAM_SEGMENTS));
+    }
+}

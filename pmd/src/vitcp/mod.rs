@@ -74,9 +74,10 @@ const QUICK_READS: u32 = 3;
 const ACCEPTS_AT_ONCE: u32 = 32;
 /// Looks in which a connection that brought something is read without being asked after.
 const WARM_LOOKS: u32 = 4096;
-/// While one is, so many looks go by before the others are asked after: few where others bring
-/// something, too, and twice as many each time when they do not.
-const LOOKS_BETWEEN: core::ops::RangeInclusive<u32> = 4..=64;
+/// While it brought something in the last so many, the others are asked after more and more rarely
+/// as long as they bring nothing; otherwise at every few looks.
+const BUSY_LOOKS: u32 = 16;
+const LOOKS_BETWEEN: core::ops::RangeInclusive<u32> = 4..=32;
 
 /// What a NIC's configuration says.
 #[derive(Clone, Copy, Debug)]
@@ -330,6 +331,11 @@ impl ViTcp {
         !self.ready.is_empty() || self.has_corked() || !self.ask_again.is_empty()
     }
 
+    /// The next look is at all sockets.
+    pub(crate) fn look_at_all_next(&mut self) {
+        self.looks = u32::MAX;
+    }
+
     /// Looks at the sockets and handles what came. True if anything did.
     pub(crate) fn look(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
         if self.has_corked() && self.corked_looks == 1 {
@@ -337,8 +343,13 @@ impl ViTcp {
             return false;
         }
         let mut worked = self.look_at_warm(now_ns, path);
-        self.looks += 1;
-        if self.warm.is_none() || self.looks >= self.looks_between {
+        self.looks = self.looks.saturating_add(1);
+        let busy = (self.warm).is_some_and(|(_, left)| left > WARM_LOOKS - BUSY_LOOKS);
+        let most = match busy {
+            true => self.looks_between,
+            false => *LOOKS_BETWEEN.start(),
+        };
+        if self.warm.is_none() || self.looks >= most {
             self.looks = 0;
             worked |= self.look_at_all(now_ns, path);
             let warm = self.warm.map(|(number, _)| number);
@@ -354,7 +365,10 @@ impl ViTcp {
             };
             worked |= self.serve(now_ns, number, path);
         }
-        worked | self.ask_crossed_again(now_ns, path)
+        if !self.ask_again.is_empty() {
+            worked |= self.ask_crossed_again(now_ns, path);
+        }
+        worked
     }
 
     /// The connection that brought something last is likely to bring more: it costs one system

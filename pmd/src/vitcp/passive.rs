@@ -139,8 +139,7 @@ impl ViTcp {
         let found = read_procedure(connection);
         match found {
             Found::Nothing => {
-                if connection.warmth == 0 {
-                    connection.warmth = 1;
+                if !core::mem::replace(&mut connection.timed, true) {
                     self.timers.set(now_ns + answer_ns, Key::Connection(number));
                 }
                 false
