@@ -3,11 +3,15 @@
 mod common;
 
 use std::net::Ipv4Addr;
+use std::sync::mpsc::channel;
 use std::thread;
 
-use common::{End, WAIT, connect, open_as, own_host, pattern};
+use common::raw::{Pages, RawEnd};
+use common::{End, PATIENCE, WAIT, connect, open_as, own_host, pattern};
 use pmd::config::TransportKind;
-use vipl::{ErrorCode, Nic, ReliabilityLevel, ViState, VipError};
+use pmd::descriptor::status;
+use vipl::provider as vip;
+use vipl::{ErrorCode, Nic, RawDescriptor, ReliabilityLevel, ViAttributes, ViState, VipError};
 
 /// A NIC that speaks VI/TCP, on an address that only this test run has.
 fn tcp(flow_control: bool, number: u32) -> Nic {
@@ -185,6 +189,61 @@ fn what_tcp_takes_in_parts_arrives_whole() {
         }
         assert!(client.errors.none() && server.errors.none(), "{level:?}");
     }
+}
+
+/// Two messages in one read, and the first one fails its VI: the second comes to nobody, not even to an error.
+#[test]
+fn what_stands_behind_a_message_that_fails_its_vi_is_not_looked_at() {
+    let config = |number: u32| {
+        common::config(|config| {
+            config.transport = TransportKind::ViTcp;
+            config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into());
+            // It reads when the test has it read.
+            config.takeover_us = 10_000_000;
+        })
+    };
+    let [end, peer] = [1, 2].map(|number| {
+        let mut end = RawEnd::new(&config(number));
+        vip::destroy_vi(end.vi).unwrap();
+        // At a reliable level the first message ends the connection in any case.
+        let unreliable = ViAttributes {
+            reliability: ReliabilityLevel::Unreliable as u16,
+            ..common::raw::attributes(end.ptag)
+        };
+        end.vi = vip::create_vi(end.nic, &unreliable, None, None).unwrap();
+        end
+    });
+    let (sender, errors) = channel();
+    let report = move |error: &vipl::ErrorDescriptor| sender.send(error.code).unwrap();
+    vip::error_callback(end.nic, Some(Box::new(report))).unwrap();
+    common::raw::connect(&peer, &end);
+    let gone = Pages::new(1);
+    let region = gone.register(end.nic, end.ptag, false).unwrap();
+    let descriptor = gone.at(0) as *mut RawDescriptor;
+    // SAFETY: our page, not posted yet.
+    unsafe { descriptor.write(RawDescriptor::default()) };
+    // SAFETY: the page stays mapped to the end of the test.
+    unsafe { vip::post_recv(end.vi, descriptor, region) }.unwrap();
+    vip::deregister_mem(end.nic, gone.at(0), region).unwrap();
+    for slot in 0..2 {
+        peer.post_send(slot, &[]);
+    }
+    for _ in 0..2 {
+        assert_eq!(peer.sent(), status::DONE);
+    }
+    while vip::query_vi(end.vi).unwrap().state != ViState::Error {
+        // What it finds is told to the handler.
+        let _ = vip::recv_done(end.vi);
+    }
+    for code in [ErrorCode::CompProt, ErrorCode::ConnLost] {
+        assert_eq!(errors.recv_timeout(PATIENCE).unwrap(), code);
+    }
+    vip::close_nic(end.nic).unwrap();
+    assert_eq!(
+        errors.try_recv().ok(),
+        None,
+        "nothing is told of the second"
+    );
 }
 
 /// What TCP keeps back of a stream of small messages goes, though the program makes no other call.

@@ -105,6 +105,10 @@ impl Receiver<'_> {
     /// Takes what came.
     pub(super) fn feed(&mut self, mut input: &[u8]) -> Result<(), Ending> {
         loop {
+            if self.path.failed.contains(&self.vi) {
+                // A descriptor's memory is gone: what stands behind its message comes to nobody.
+                return Err(Ending::Local);
+            }
             match self.connection.rx.decoder.next(&mut input) {
                 // Not moved: it has room for what a connection begins with.
                 Ok(Some(Item::Segment(ref segment))) => {
