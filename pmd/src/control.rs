@@ -18,6 +18,7 @@ use crate::token::Held;
 use crate::vi::{ViSettings, ViShared};
 
 pub(crate) mod attributes;
+pub(crate) mod choices;
 mod cq;
 mod peer;
 mod release;

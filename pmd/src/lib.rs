@@ -22,6 +22,7 @@
 //! | `fork` | a NIC stays with the process that opened it |
 //! | `control` | calls that are not on the data path |
 //! | `vi` | handles and the objects they name |
+//! | `choices` | what a VI may want of its connections beyond the guide |
 //! | `events` | asynchronous errors on their way to the consumer |
 //! | `discovery` | a network whose ports find each other |
 //! | `tap` | frames copied for an operator who looks at them |
@@ -29,6 +30,7 @@
 //! | `token`, `sync`, `sys`, `clock`, `doorbell` | small tools of the above |
 
 pub mod attach;
+mod choices;
 mod clock;
 mod coalesce;
 mod completion;
@@ -66,6 +68,7 @@ pub mod nic;
 pub mod notify;
 pub mod work;
 
+pub use choices::{Agreement, ViChoices};
 pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 pub use instance::Handler;
 pub use memory::{LockPolicy, Offered, SharedMemory, obey_ptrace_rules, shared_memory_of};

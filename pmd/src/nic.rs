@@ -4,6 +4,7 @@
 //! or made-up one gives [`ControlError::InvalidParameter`]. All of them may be
 //! called from any thread.
 
+mod choices;
 mod neighbourhood;
 
 use std::path::Path;
@@ -23,6 +24,7 @@ use crate::open::OpenError;
 use crate::sys;
 use crate::vi::{Kind, RawHandle, ViSettings, ViShared, cq_of, vi_of};
 
+pub use choices::{agreement, choices, request_security, set_choices};
 pub use neighbourhood::{
     FoundPort, LoginState, NeighbourPort, Neighbourhood, OwnPort, OwnState, await_neighbourhood,
     neighbourhood,

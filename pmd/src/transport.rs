@@ -105,6 +105,22 @@ impl Transport {
         }
     }
 
+    /// VI/TCP, if that is what it is.
+    pub(crate) fn vi_tcp(&self) -> Option<&ViTcp> {
+        match self {
+            Self::FcVi(_) => None,
+            Self::ViTcp(tcp) => Some(tcp),
+        }
+    }
+
+    /// VI/TCP, if that is what it is.
+    pub(crate) fn vi_tcp_mut(&mut self) -> Option<&mut ViTcp> {
+        match self {
+            Self::FcVi(_) => None,
+            Self::ViTcp(tcp) => Some(tcp),
+        }
+    }
+
     pub(crate) fn state(&self, vi: ViIndex) -> Option<EndpointState> {
         match self {
             Self::FcVi(engine) => engine.state(vi),

@@ -44,6 +44,16 @@ impl ConnectionRequest {
         &self.attributes
     }
 
+    /// What the client told of itself, up to [`ViChoices::MAX_SECURITY_BYTES`](crate::ViChoices::MAX_SECURITY_BYTES)
+    /// bytes [VI/TCP 3.2]: a reason to accept or reject it.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the NIC does not speak VI/TCP, or the request was accepted already;
+    /// [`VipError::Timeout`] when the client is gone.
+    pub fn security(&self) -> Result<Vec<u8>> {
+        provider::request_security(self.conn.ok_or(VipError::InvalidParameter)?)
+    }
+
     /// Connects the client to `vi`, which must be idle [VIPL 3.3.2]. After an error other than
     /// [`VipError::Timeout`] the request is still open: another VI may be tried.
     ///

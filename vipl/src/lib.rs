@@ -32,6 +32,6 @@ pub use cq::CompletionQueue;
 pub use descriptor::{Completed, CompletedOperation, Descriptor, Operation, PostError, Status};
 pub use memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RemoteBuffer};
 pub use nic::{Nic, Ptag};
-pub use pmd::SharedMemory;
+pub use pmd::{Agreement, SharedMemory, ViChoices};
 pub use types::*;
 pub use vi::{Vi, ViBuilder, ViChange};

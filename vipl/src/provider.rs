@@ -28,10 +28,12 @@ use crate::types::{
 };
 
 mod attributes;
+mod choices;
 mod management;
 mod notify;
 
 pub use attributes::{set_mem_attributes, set_vi_attributes};
+pub use choices::{agreement, choices, request_security, set_choices};
 pub use management::autodiscovery;
 pub use notify::{cq_notify, recv_notify, send_notify};
 

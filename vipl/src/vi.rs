@@ -10,8 +10,8 @@ use crate::cq::CompletionQueue;
 use crate::descriptor::{Completed, Descriptor, PostError, Status};
 use crate::nic::{NicShared, Ptag};
 use crate::{
-    Done, NetAddress, NicHandle, RawDescriptor, ReliabilityLevel, Result, Returned, Timeout,
-    ViAttributes, ViHandle, ViInfo, ViState, VipError, provider,
+    Agreement, Done, NetAddress, NicHandle, RawDescriptor, ReliabilityLevel, Result, Returned,
+    Timeout, ViAttributes, ViChoices, ViHandle, ViInfo, ViState, VipError, provider,
 };
 
 mod change;
@@ -184,6 +184,31 @@ impl Vi {
         timeout: Timeout,
     ) -> Result<ViAttributes> {
         provider::connect_request(self.handle, local, remote, timeout)
+    }
+
+    /// What this VI wants of its connections beyond the guide [VI/TCP 2.2.1].
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when its NIC does not speak VI/TCP, or was closed underneath.
+    pub fn choices(&self) -> Result<ViChoices> {
+        provider::choices(self.handle)
+    }
+
+    /// Changes what this VI wants of its connections, all of it or nothing.
+    ///
+    /// # Errors
+    /// As [`Self::choices`], also for security information that is too long; [`VipError::InvalidState`] unless
+    /// the VI is idle.
+    pub fn set_choices(&self, choices: &ViChoices) -> Result<()> {
+        provider::set_choices(self.handle, choices)
+    }
+
+    /// What this VI and its peer have agreed on for their connection.
+    ///
+    /// # Errors
+    /// As [`Self::choices`]; [`VipError::InvalidState`] unless the VI is connected.
+    pub fn agreement(&self) -> Result<Agreement> {
+        provider::agreement(self.handle)
     }
 
     /// Ends the connection, in any state: what is still posted completes as flushed, and the VI is idle [VIPL 3.3.5].

@@ -11,6 +11,7 @@ use vi_engine::EndpointState;
 use super::link::Link;
 use super::message::{Reply, Request, state_of};
 use super::opening::PATIENCE;
+use crate::choices::{Agreement, ViChoices};
 use crate::control::{ControlError, Outcome, attributes};
 use crate::device::Device;
 use crate::driver::Driver;
@@ -438,6 +439,38 @@ pub(crate) fn set_vi(vi: &'static ViShared, handle: u64, settings: &ViSettings) 
     };
     tell(device, &request)?;
     attributes::note_changed(vi, handle, settings)
+}
+
+pub(crate) fn choices(vi: &'static ViShared, handle: u64) -> Outcome<ViChoices> {
+    let vi_there = remote_vi(vi, handle)?.vi;
+    match ask(vi.device, &Request::Choices { vi: vi_there }, None)? {
+        Reply::Choices(choices) => Ok(choices),
+        _ => Err(ControlError::Resource),
+    }
+}
+
+pub(crate) fn set_choices(vi: &'static ViShared, handle: u64, choices: &ViChoices) -> Outcome<()> {
+    choices.check()?;
+    let request = Request::SetChoices {
+        vi: remote_vi(vi, handle)?.vi,
+        choices: choices.clone(),
+    };
+    tell(vi.device, &request)
+}
+
+pub(crate) fn agreement(vi: &'static ViShared, handle: u64) -> Outcome<Agreement> {
+    let vi_there = remote_vi(vi, handle)?.vi;
+    match ask(vi.device, &Request::Agreement { vi: vi_there }, None)? {
+        Reply::Agreement(agreement) => Ok(agreement),
+        _ => Err(ControlError::Resource),
+    }
+}
+
+pub(crate) fn request_security(device: &'static Device, conn: u64) -> Outcome<Vec<u8>> {
+    match ask(device, &Request::RequestSecurity { conn }, None)? {
+        Reply::Security(bytes) => Ok(bytes),
+        _ => Err(ControlError::Resource),
+    }
 }
 
 pub(crate) fn discovered_hosts(device: &'static Device, nic: u64) -> Outcome<Vec<HostAddress>> {

@@ -7,6 +7,7 @@ use fcvi_frame::flags::WireReliability;
 use serde::{Deserialize, Serialize};
 use vi_engine::EndpointState;
 
+use crate::choices::{Agreement, ViChoices};
 use crate::config::{NicConfig, Protection, Quota};
 use crate::control::ControlError;
 use crate::memory::pages::LockPolicy;
@@ -14,7 +15,7 @@ use crate::nic::MemSettings;
 use crate::vi::ViSettings;
 
 /// Version of the messages and of the arena; both sides must have the same.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// A message is at most so long.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
@@ -87,6 +88,19 @@ pub(crate) enum Request {
     SetVi {
         vi: u64,
         settings: ViSettings,
+    },
+    Choices {
+        vi: u64,
+    },
+    SetChoices {
+        vi: u64,
+        choices: ViChoices,
+    },
+    Agreement {
+        vi: u64,
+    },
+    RequestSecurity {
+        conn: u64,
     },
     DiscoveredHosts {
         nic: u64,
@@ -167,6 +181,9 @@ pub(crate) enum Reply {
         attributes: Attributes,
     },
     Attributes(Attributes),
+    Choices(ViChoices),
+    Agreement(Agreement),
+    Security(Vec<u8>),
     /// A peer request is in progress.
     NotYet,
     /// To `Look`, `Counters` and `DiscoveredHosts`: a part of what is too long for one message, and

@@ -401,6 +401,11 @@ impl Session {
                 self.tag(settings.ptag)?;
                 nic::set_vi(self.vi(vi)?, &settings).map(done)
             }
+            Request::Choices { vi } => nic::choices(self.vi(vi)?).map(Reply::Choices),
+            Request::SetChoices { vi, choices } => {
+                nic::set_choices(self.vi(vi)?, &choices).map(done)
+            }
+            Request::Agreement { vi } => nic::agreement(self.vi(vi)?).map(Reply::Agreement),
             request => self.answer_connecting(request),
         }
     }
@@ -433,6 +438,12 @@ impl Session {
                     self.owned().conns.remove(&conn);
                 }
                 outcome.map(done)
+            }
+            Request::RequestSecurity { conn } => {
+                if !self.owned().conns.contains_key(&conn) {
+                    return Err(ControlError::InvalidParameter);
+                }
+                nic::request_security(conn).map(Reply::Security)
             }
             Request::ConnectReject { conn } => {
                 if self.owned().conns.remove(&conn).is_none() {

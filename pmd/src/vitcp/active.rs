@@ -7,9 +7,10 @@ use vitcp_lite::machine::peer::{PeerAction, PeerEvent};
 use vitcp_lite::{CeHeader, IsCode, RemoteError, Segment, SegmentType};
 
 use super::ViTcp;
+use super::choices::{Says, compare};
 use super::connection::{Connection, Machine, Phase, Rx, Stage, Tx};
 use super::counters::Counter;
-use super::establish::{Names, compare, put_connect};
+use super::establish::{Names, put_connect};
 use super::socket::{End, Stream};
 use super::timers::Key;
 use crate::datapath::Datapath;
@@ -334,11 +335,11 @@ impl ViTcp {
         theirs: (&CeHeader, u32, u16),
         path: &mut Datapath,
     ) {
-        let Some((params, flow_control)) = self.endpoint(vi).map(|ep| (ep.params, ep.flow_control))
-        else {
+        let Some(ep) = self.endpoint(vi) else {
             return;
         };
-        if let Err(error) = compare(&params, theirs.0) {
+        let flow_control = ep.choices.flow_control;
+        if let Err(error) = compare(ep, theirs.0, Says::Accepter) {
             self.request_event(now_ns, vi, Event::Reject(error), path);
             return;
         }
@@ -365,6 +366,8 @@ pub(super) fn connection(
         stage,
         tx: Tx::new(0, 0),
         rx: Rx::new(),
+        max_transfer_bytes: 0,
+        security: Vec::new(),
         queued: false,
         may_read: !asking,
         may_write: !asking,

@@ -13,6 +13,7 @@ use fcvi_frame::connect::{Attributes, NetAddress};
 use super::gather::Unfinished;
 use super::in_flight::InFlight;
 use super::socket::{End, Stream};
+use crate::choices::ViChoices;
 
 /// What a connection is for.
 #[derive(Debug)]
@@ -163,6 +164,10 @@ pub(super) struct Connection {
     pub(super) stage: Stage,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
+    /// The longest message, as both ends have agreed.
+    pub(super) max_transfer_bytes: u32,
+    /// What the other end told.
+    pub(super) security: Vec<u8>,
     /// It is among those that have something to do.
     pub(super) queued: bool,
     pub(super) may_read: bool,
@@ -225,18 +230,17 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Endpoint {
     pub(super) params: ViParams,
-    /// It wants its sends to wait for receives, and tells of its own.
-    pub(super) flow_control: bool,
+    pub(super) choices: ViChoices,
     pub(super) phase: Phase,
     pub(super) outcome: Option<Result<RemoteVi, ConnectError>>,
     pub(super) peer_request: Option<PeerRequest>,
 }
 
 impl Endpoint {
-    pub(super) fn new(params: ViParams, flow_control: bool) -> Self {
+    pub(super) fn new(params: ViParams, choices: ViChoices) -> Self {
         Self {
             params,
-            flow_control,
+            choices,
             phase: Phase::Idle,
             outcome: None,
             peer_request: None,

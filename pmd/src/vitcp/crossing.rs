@@ -11,9 +11,10 @@ use vitcp_lite::machine::peer::{PeerAction, PeerEvent, PeerName, PeerState, Stan
 use vitcp_lite::{CeHeader, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};
 
 use super::ViTcp;
+use super::choices::{Says, compare};
 use super::connection::{Asked, Machine, Phase, Request, Stage};
 use super::counters::Counter;
-use super::establish::{compare, long};
+use super::establish::long;
 use super::socket::End;
 use crate::datapath::Datapath;
 
@@ -123,8 +124,8 @@ impl ViTcp {
         path: &mut Datapath,
     ) {
         self.held(conn, PassiveEvent::Match);
-        let params = self.endpoint(vi).map(|ep| ep.params);
-        let differs = params.and_then(|params| compare(&params, &asked.ce).err());
+        let ep = self.endpoint(vi);
+        let differs = ep.and_then(|ep| compare(ep, &asked.ce, Says::Asker).err());
         if let Some(error) = differs {
             let is_code = match error {
                 ConnectError::ReliabilityLevel => IsCode::ReliabilityLevel,

@@ -5,7 +5,7 @@ use fcvi_frame::connect::{Attributes, Discriminator, HostAddress, NetAddress};
 use fcvi_frame::flags::WireReliability;
 use vi_engine::{
     ConnId, ConnectCommand, ConnectError, EndpointState, Host, Indication, Level, RemoteVi,
-    ViIndex, ViParams, Waiter,
+    ViIndex, Waiter,
 };
 use vitcp_lite::machine::active::ActiveState;
 use vitcp_lite::machine::peer::PeerState;
@@ -252,6 +252,9 @@ impl ViTcp {
         let (segment_bytes, timestamps) = connection.stream.segment_bytes();
         let reliable = params.level != Level::UnreliableDelivery;
         let limit = if reliable { max_in_flight } else { 0 };
+        let agreed_bytes = params.max_transfer_bytes.min(theirs.mtu_bytes);
+        connection.max_transfer_bytes = agreed_bytes;
+        connection.security = theirs.security.as_bytes().to_vec();
         let tx = &mut connection.tx;
         tx.in_flight = InFlight::new(limit, theirs.read_window);
         tx.awaits_ack = params.level == Level::ReliableReception;
@@ -295,14 +298,14 @@ impl ViTcp {
                 reliable: params.level != Level::UnreliableDelivery,
                 rdma_write: params.rdma_write,
                 rdma_read: params.rdma_read,
-                flow_control: ep.flow_control,
+                flow_control: ep.choices.flow_control,
                 peer_to_peer,
                 level: match params.level {
                     Level::UnreliableDelivery => ExactLevel::NotSaid,
                     Level::ReliableDelivery => ExactLevel::Delivery,
                     Level::ReliableReception => ExactLevel::Reception,
                 },
-                negotiates: false,
+                negotiates: ep.choices.negotiates,
             },
             mtu_bytes: params.max_transfer_bytes,
             calling: short(names.calling),
@@ -311,7 +314,8 @@ impl ViTcp {
                 true => self.settings.max_reads,
                 false => 0,
             },
-            security: Security::EMPTY,
+            // No longer than it may be: that was checked.
+            security: Security::new(&ep.choices.security).unwrap_or_default(),
         }
     }
 }
@@ -353,17 +357,6 @@ pub(super) fn attributes_of(ce: &CeHeader, level: Level) -> Attributes {
         max_reads: ce.read_window,
         ..Attributes::default()
     }
-}
-
-/// The attributes that must match (VIPL 3.3.2).
-pub(super) fn compare(params: &ViParams, theirs: &CeHeader) -> Result<(), ConnectError> {
-    if attributes_of(theirs, params.level).reliability != params.level.wire() {
-        return Err(ConnectError::ReliabilityLevel);
-    }
-    if theirs.mtu_bytes != params.max_transfer_bytes {
-        return Err(ConnectError::MaxTransferSize);
-    }
-    Ok(())
 }
 
 /// An address of the other end.

@@ -24,10 +24,12 @@ use vi_engine::{ConnId, EndpointState, Host, ViIndex, ViParams};
 use fcvi_frame::connect::HostAddress;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
+use crate::choices::ViChoices;
 use crate::datapath::Datapath;
 use crate::datapath::stream::Pieces;
 
 mod active;
+mod choices;
 mod closing;
 mod connection;
 mod counters;
@@ -202,8 +204,11 @@ impl ViTcp {
             return None;
         }
         let Reverse(slot) = self.free.pop()?;
-        *self.endpoints.get_mut(slot as usize)? =
-            Some(Endpoint::new(params, self.settings.flow_control));
+        let choices = ViChoices {
+            flow_control: self.settings.flow_control,
+            ..ViChoices::default()
+        };
+        *self.endpoints.get_mut(slot as usize)? = Some(Endpoint::new(params, choices));
         Some(ViIndex(slot))
     }
 
@@ -447,10 +452,11 @@ impl ViTcp {
             self.put(number, connection);
             return self.serve_stranger(now_ns, number, path);
         };
-        let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
+        let Some(mut params) = self.endpoint(vi).map(|ep| ep.params) else {
             self.put(number, connection);
             return false;
         };
+        params.max_transfer_bytes = connection.max_transfer_bytes;
         let mut came = false;
         let mut ending = None;
         for _ in 0..READS_AT_ONCE {

@@ -9,9 +9,10 @@ use vitcp_lite::{
 };
 
 use super::active::{Event, connection};
+use super::choices::{Says, compare};
 use super::connection::{Asked, Connection, Phase, Stage};
 use super::counters::Counter;
-use super::establish::{Names, address, attributes_of, compare, long, put_connect};
+use super::establish::{Names, address, attributes_of, long, put_connect};
 use super::socket::is_for_later;
 use super::timers::Key;
 use super::{ACCEPTS_AT_ONCE, ViTcp};
@@ -318,7 +319,7 @@ impl ViTcp {
         if !matches!(ep.phase, Phase::Idle) {
             return Err(ConnectError::InvalidState);
         }
-        compare(&ep.params, &asked.ce)?;
+        compare(ep, &asked.ce, Says::Asker)?;
         ep.forget_outcomes();
         path.set_state(vi, EndpointState::ConnectPending);
         self.accept_with(conn, vi, &asked, path);

@@ -2,13 +2,15 @@
  * viaduct.h - what this provider has beside the calls of the guide.
  *
  * A program needs none of it: vipl.h is the whole Virtual Interface Provider
- * Library. What is here makes programs faster that attach to a datapath
- * process.
+ * Library. Here are memory that makes programs faster that attach to a datapath
+ * process, and what VI/TCP offers beyond the guide.
  */
 #ifndef VIADUCT_H
 #define VIADUCT_H 1
 
 #include <stddef.h>
+
+#include "vipl.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -35,6 +37,65 @@ extern void *viaduct_alloc(size_t bytes);
  * errno stays as it was.
  */
 extern void viaduct_free(void *memory);
+
+/* --- VI/TCP beyond the guide (draft-dicecco-vitcp-00, 2.2.1) ------------------
+ *
+ * For VIs of a NIC whose configuration says transport = "vi-tcp". For any other
+ * VI, for NULL and for handles of nothing the calls answer
+ * VIP_INVALID_PARAMETER.
+ */
+
+/* Bytes of security information, at most. */
+#define VIADUCT_MAX_SECURITY_BYTES 256
+
+/* What a VI wants of its connections. A new one: flow control as the NIC's
+ * configuration says (flow_control), nothing else. */
+typedef struct {
+    /* Sends wait until the peer has posted a receive, instead of breaking the
+     * connection: they may be posted before the receives. In force if both
+     * ends want it. */
+    VIP_BOOLEAN flow_control;
+    /* A peer with another MaxTransferSize is no conflict: the lesser of both
+     * counts for the connection, and longer messages complete with
+     * VIP_STATUS_LENGTH_ERROR. In force if both ends want it. */
+    VIP_BOOLEAN negotiates;
+    /* What the peer is told with the request, or with its acceptance. What it
+     * means is the programs' own; it travels as it is. */
+    VIP_ULONG security_bytes;
+    VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
+} viaduct_choices;
+
+/* What two VIs have agreed on for their connection. */
+typedef struct {
+    VIP_BOOLEAN flow_control;
+    VIP_ULONG max_transfer_bytes;
+    /* What the peer told. */
+    VIP_ULONG security_bytes;
+    VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
+} viaduct_agreement;
+
+/* What the VI wants. */
+extern VIP_RETURN viaduct_get_choices(VIP_VI_HANDLE vi, viaduct_choices *choices);
+
+/*
+ * Changes what the VI wants, all of it or nothing. VIP_INVALID_STATE unless the
+ * VI is Idle; VIP_INVALID_PARAMETER also for more security information than
+ * there may be.
+ */
+extern VIP_RETURN viaduct_set_choices(VIP_VI_HANDLE vi, const viaduct_choices *choices);
+
+/* What the VI and its peer have agreed on. VIP_INVALID_STATE unless the VI is
+ * Connected. */
+extern VIP_RETURN viaduct_get_agreement(VIP_VI_HANDLE vi, viaduct_agreement *agreement);
+
+/*
+ * What the client told with a request that VipConnectWait gave and that is not
+ * answered yet: a reason to accept or to reject it. `security` has room for
+ * VIADUCT_MAX_SECURITY_BYTES; `security_bytes` says how many came. VIP_TIMEOUT if
+ * the client has gone.
+ */
+extern VIP_RETURN viaduct_get_request_security(VIP_CONN_HANDLE conn, VIP_UINT8 *security,
+                                               VIP_ULONG *security_bytes);
 
 #ifdef __cplusplus
 }

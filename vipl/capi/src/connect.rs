@@ -12,7 +12,7 @@ use crate::types::{
 };
 use crate::vi::vi_from_c;
 
-fn conn_from_c(handle: RawHandle) -> ConnHandle {
+pub(crate) fn conn_from_c(handle: RawHandle) -> ConnHandle {
     ConnHandle::from_raw(handle_from_c(handle))
 }
 

@@ -25,10 +25,12 @@
 //! | `peer` | VipConnectPeerRequest VipConnectPeerDone VipConnectPeerWait |
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
+//! | `choices` | viaduct_get_choices viaduct_set_choices viaduct_get_agreement viaduct_get_request_security, of `viaduct.h`, too |
 //! | `shared` | viaduct_alloc viaduct_free, which `viaduct.h` declares: not of the guide |
 
 mod address;
 mod attributes;
+mod choices;
 mod connect;
 mod guard;
 mod logger;
@@ -45,6 +47,10 @@ mod types;
 mod vi;
 
 pub use attributes::{VipSetMemAttributes, VipSetViAttributes};
+pub use choices::{
+    ViaductAgreement, ViaductChoices, viaduct_get_agreement, viaduct_get_choices,
+    viaduct_get_request_security, viaduct_set_choices,
+};
 pub use connect::{
     VipConnectAccept, VipConnectReject, VipConnectRequest, VipConnectWait, VipDisconnect,
 };

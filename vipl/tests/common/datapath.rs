@@ -36,18 +36,23 @@ impl DatapathProcess {
     /// Starts the process of this test; `process` are further keys of `[process]`, and tables; DIRECTORY in it stands
     /// for the test's own.
     pub(crate) fn start(test: &str, process: &str) -> Self {
+        let nic = "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\n\
+                   e_d_tov_ms = 60000\nsilent_port_ms = 60000\n";
+        Self::start_with(test, nic, process)
+    }
+
+    /// The same whose NIC has these keys.
+    pub(crate) fn start_with(test: &str, nic: &str, process: &str) -> Self {
         let name = format!("viaduct-{test}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         fs::create_dir(&directory).unwrap();
         let directory = Directory(directory);
         let socket = directory.0.join("pmd.sock");
-        let process = process.replace("DIRECTORY", &format!("{:?}", directory.0));
         let text = format!(
-            "[[nic]]\nport = \"shm\"\nsegment = \"attached\"\ndirectory = {:?}\n\
-             e_d_tov_ms = 60000\nulp_timeout_ms = 60000\nsilent_port_ms = 60000\n\
-             [process]\nsocket = {socket:?}\nidle = \"hybrid\"\n{process}\n",
-            directory.0
+            "[[nic]]\nulp_timeout_ms = 60000\n{nic}\n\
+             [process]\nsocket = {socket:?}\nidle = \"hybrid\"\n{process}\n"
         );
+        let text = text.replace("DIRECTORY", &format!("{:?}", directory.0));
         let config = directory.0.join("pmd.toml");
         fs::write(&config, text).unwrap();
         let child = Command::new(std::env::current_exe().unwrap())

@@ -223,6 +223,11 @@ impl Plan<'_> {
         let Some(work) = work else {
             return Err(Stop::Wait);
         };
+        let mut work = work;
+        if work.length_bytes > self.connection.max_transfer_bytes && work.fault.is_ok() {
+            // Both ends have agreed on less than the VI had when it was posted.
+            work.fault = Status::LENGTH;
+        }
         let flight = &self.connection.tx.in_flight;
         if let Some(status) = flight.fault {
             return Err(if flight.is_empty() {
