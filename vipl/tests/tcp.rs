@@ -5,6 +5,7 @@ mod common;
 use std::net::Ipv4Addr;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::raw::{Pages, RawEnd};
 use common::{End, PATIENCE, WAIT, connect, open_as, own_host, pattern};
@@ -283,4 +284,75 @@ fn the_end_of_a_stream_arrives_when_its_sender_falls_silent() {
         }
     }
     assert!(client.errors.none() && server.errors.none());
+}
+
+/// Each answer has its time, however long one follows the other.
+#[test]
+fn answers_that_come_in_time_are_never_late_together() {
+    const IN_FLIGHT: usize = 8;
+    let quick = |number: u32| {
+        open_as(|config| {
+            config.transport = TransportKind::ViTcp;
+            config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into());
+            config.ulp_timeout_ms = Some(300);
+        })
+    };
+    let reception = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::ReliableReception);
+    let client = End::on(quick(1), reception);
+    let server = End::on(quick(2), reception);
+    connect(&client, &server);
+    for _ in 0..2 * IN_FLIGHT {
+        server.vi.post_recv(server.room(4)).unwrap();
+    }
+    for _ in 0..IN_FLIGHT {
+        client.vi.post_send(client.message(b"ping")).unwrap();
+    }
+    // Some are always on their way, for several times as long as one may be.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(1500) {
+        let arrived = server.recv().ok().unwrap();
+        server.vi.post_recv(arrived.descriptor).unwrap();
+        let sent = client.vi.send_wait(WAIT).unwrap().unwrap();
+        assert!(sent.status.is_ok(), "{:?}", sent.status);
+        client.vi.post_send(sent.descriptor).unwrap();
+    }
+    assert!(client.errors.none() && server.errors.none());
+}
+
+/// The last message of each of several peers, and its end right behind it: none of the ends is overlooked.
+#[test]
+fn an_end_that_comes_with_the_last_message_is_seen_at_every_vi() {
+    const PEERS: usize = 4;
+    let config = |number: u32| {
+        open_as(|config| {
+            config.transport = TransportKind::ViTcp;
+            config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into());
+            // It looks when the test has it look.
+            config.takeover_us = 10_000_000;
+        })
+    };
+    let (near, far) = (config(1), config(2));
+    let mut ends: Vec<(End, End)> = Vec::new();
+    for _ in 0..PEERS {
+        let pair = (
+            End::on(near.clone(), |vi| vi),
+            End::on(far.clone(), |vi| vi),
+        );
+        connect(&pair.0, &pair.1);
+        pair.1.vi.post_recv(pair.1.room(4)).unwrap();
+        ends.push(pair);
+    }
+    for (client, _) in &ends {
+        assert!(client.send(client.message(b"last")).status.is_ok());
+        client.vi.disconnect().unwrap();
+    }
+    for (_, server) in &ends {
+        let told = server.recv();
+        assert_eq!(told.ok().unwrap().first_bytes(), b"last");
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let lost = |end: &End| end.vi.state().unwrap() == ViState::Error;
+    while !ends.iter().all(|(_, server)| lost(server)) {
+        assert!(Instant::now() < deadline, "an end was not seen");
+    }
 }

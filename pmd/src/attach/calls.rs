@@ -467,7 +467,7 @@ pub(crate) fn agreement(vi: &'static ViShared, handle: u64) -> Outcome<Agreement
 }
 
 pub(crate) fn request_security(device: &'static Device, conn: u64) -> Outcome<Vec<u8>> {
-    match ask(device, &Request::RequestSecurity { conn }, None)? {
+    match ask(device, &Request::SecurityOf { conn }, None)? {
         Reply::Security(bytes) => Ok(bytes),
         _ => Err(ControlError::Resource),
     }

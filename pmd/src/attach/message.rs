@@ -99,7 +99,7 @@ pub(crate) enum Request {
     Agreement {
         vi: u64,
     },
-    RequestSecurity {
+    SecurityOf {
         conn: u64,
     },
     DiscoveredHosts {

@@ -439,7 +439,7 @@ impl Session {
                 }
                 outcome.map(done)
             }
-            Request::RequestSecurity { conn } => {
+            Request::SecurityOf { conn } => {
                 if !self.owned().conns.contains_key(&conn) {
                     return Err(ControlError::InvalidParameter);
                 }

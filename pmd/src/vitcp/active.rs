@@ -159,6 +159,7 @@ impl ViTcp {
         }
         if request.theirs.is_some() && request.concede_ns <= now_ns {
             self.concede(now_ns, vi, path);
+            self.arm_request(vi);
             return;
         }
         if request.retry_ns.is_some_and(|at_ns| at_ns <= now_ns) {
@@ -371,7 +372,7 @@ pub(super) fn connection(
         queued: false,
         may_read: !asking,
         may_write: !asking,
-        ended: false,
+        over: false,
         finished: false,
         timed: false,
     }

@@ -118,8 +118,8 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        if connection.ended || connection.tx.unfinished.is_some() {
-            // It has left itself, or waits for the rest of a segment that there is not.
+        if connection.tx.unfinished.is_some() {
+            // It waits for the rest of a segment that there is not.
             self.remove(number);
             return;
         }
@@ -251,10 +251,10 @@ impl ViTcp {
         if flight.unanswered() == 0 {
             return;
         }
-        if flight.deadline_ns > now_ns {
-            let at_ns = flight.deadline_ns.min(now_ns + answer_ns);
+        if core::mem::take(&mut flight.moved) {
+            // Something came meanwhile: what is out now has its time from here on.
             flight.timer_set = true;
-            self.timers.set(at_ns, Key::Answer(vi.0));
+            self.timers.set(now_ns + answer_ns, Key::Answer(vi.0));
         } else {
             self.end(now_ns, vi, number, Ending::Late, path);
         }

@@ -91,7 +91,7 @@ pub(super) struct Tx {
     pub(super) streams: bool,
     /// TCP keeps what was written back.
     pub(super) corked: bool,
-    /// Since when it does, if it does.
+    /// When something was sent last that it did not keep back.
     pub(super) pushed_ns: u64,
 }
 
@@ -150,7 +150,7 @@ pub(super) struct Rx {
     pub(super) posted: Option<Posted>,
     /// Messages that took a receive descriptor since the connection is there.
     pub(super) used: u32,
-    /// Receives that were posted when the connection came to be, and since.
+    /// Reads of the peer that are served at a time.
     pub(super) reads_accepted: u16,
 }
 
@@ -172,8 +172,8 @@ pub(super) struct Connection {
     pub(super) queued: bool,
     pub(super) may_read: bool,
     pub(super) may_write: bool,
-    /// The other end sends nothing more.
-    pub(super) ended: bool,
+    /// Behind what is to be read comes the end.
+    pub(super) over: bool,
     /// We have said that we send nothing more.
     pub(super) finished: bool,
     /// The time of one that came in runs.

@@ -322,6 +322,8 @@ impl ViTcp {
                 }
                 Err(error) if is_for_later(&error) => return,
                 Ok(Some(_) | None) | Err(_) => {
+                    // A child of ours may have it open: nothing else would make the system forget it.
+                    self.watch.remove(Fd(member.socket.as_fd()));
                     members.swap_remove(at);
                     return;
                 }
@@ -352,6 +354,7 @@ impl ViTcp {
                 }
                 Err(error) if is_for_later(&error) => return,
                 Ok(Some(_) | None) | Err(_) => {
+                    self.watch.remove(Fd(keeper.as_fd()));
                     self.door.role = Role::None;
                     self.open_door();
                     self.tell_keeper(now_ns);

@@ -133,10 +133,11 @@ impl Gather {
     /// May TCP keep the end of this call back, for what follows? So it may if a program streams:
     /// this call takes many segments, as the one before did just now.
     #[inline]
-    pub(super) fn keeps_back(&self, now_ns: u64, tx: &mut Tx) -> bool {
+    pub(super) fn keeps_back(&self, now_ns: u64, may_follow: bool, tx: &mut Tx) -> bool {
         let streams = self.planned.len() >= STREAM_SEGMENTS;
         let streamed = core::mem::replace(&mut tx.streams, streams);
-        let keeps = streams && streamed && now_ns < tx.pushed_ns + KEPT_BACK_NS;
+        let in_stream = streams && streamed && may_follow;
+        let keeps = in_stream && now_ns < tx.pushed_ns + KEPT_BACK_NS;
         if !keeps {
             tx.pushed_ns = now_ns;
             tx.corked = false;
@@ -367,7 +368,7 @@ mod tests {
         for _ in 0..segments {
             gather.plan(0, 0, None, Part::Nop);
         }
-        gather.keeps_back(now_ns, tx)
+        gather.keeps_back(now_ns, true, tx)
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) struct Entry {
     pub(super) placed_bytes: u32,
 }
 
-/// What a VI has in flight, oldest first. Allocates nothing after it was made.
+/// What a VI has in flight, oldest first.
 #[derive(Debug)]
 pub(super) struct InFlight {
     entries: VecDeque<Entry>,
@@ -53,9 +53,10 @@ pub(super) struct InFlight {
     read_limit: usize,
     /// The descriptor behind what is in flight failed while it was sent: with these bits.
     pub(super) fault: Option<Status>,
-    /// When the oldest answer is late.
-    pub(super) deadline_ns: u64,
+    /// It is watched whether an answer is late.
     pub(super) timer_set: bool,
+    /// An answer came, or a part of one, since the timer was set.
+    pub(super) moved: bool,
 }
 
 impl InFlight {
@@ -68,8 +69,8 @@ impl InFlight {
             reads: 0,
             read_limit: usize::from(peer_reads).max(1),
             fault: None,
-            deadline_ns: 0,
             timer_set: false,
+            moved: false,
         }
     }
 
@@ -109,8 +110,12 @@ impl InFlight {
         self.entries.get(at)
     }
 
-    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut Entry> {
-        self.entries.get_mut(at)
+    /// So many bytes of a read are placed. `None` if there is none.
+    pub(super) fn place(&mut self, at: usize, bytes: u32) -> Option<()> {
+        let entry = self.entries.get_mut(at)?;
+        entry.placed_bytes += bytes;
+        self.moved = true;
+        Some(())
     }
 
     /// Where the message with this number stands.
@@ -122,6 +127,7 @@ impl InFlight {
         if let Some(entry) = self.entries.get_mut(at)
             && !core::mem::replace(&mut entry.answered, true)
         {
+            self.moved = true;
             self.unanswered -= 1;
             self.reads -= usize::from(entry.kind == Kind::Read);
         }

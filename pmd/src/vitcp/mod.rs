@@ -72,6 +72,8 @@ const CONNECTIONS_AT_ONCE: usize = 32;
 const READS_AT_ONCE: u32 = 4;
 /// System calls in vain before a look is over.
 const QUICK_READS: u32 = 3;
+/// So many looks in a row are left out behind calls of a stream.
+const LOOKS_LEFT_OUT: u32 = 2;
 /// Connections that come in, in one look.
 const ACCEPTS_AT_ONCE: u32 = 32;
 /// Looks in which a connection that brought something is read without being asked after.
@@ -124,6 +126,8 @@ pub(crate) struct ViTcp {
     /// Looks since all of them were asked after, and how many may be.
     looks: u32,
     looks_between: u32,
+    /// Looks that were left out one after the other, since something was just sent.
+    looks_left_out: u32,
     /// Connections of which TCP keeps something back.
     corked: Vec<u32>,
     /// Looks since anything was written.
@@ -159,6 +163,7 @@ impl ViTcp {
             ready: VecDeque::new(),
             warm: None,
             looks: 0,
+            looks_left_out: 0,
             looks_between: *LOOKS_BETWEEN.start(),
             corked: Vec::new(),
             corked_looks: 0,
@@ -343,10 +348,12 @@ impl ViTcp {
 
     /// Looks at the sockets and handles what came. True if anything did.
     pub(crate) fn look(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
-        if self.has_corked() && self.corked_looks == 1 {
+        if self.has_corked() && self.corked_looks == 1 && self.looks_left_out < LOOKS_LEFT_OUT {
             // More is about to be posted, or else this is looked at again soon.
+            self.looks_left_out += 1;
             return false;
         }
+        self.looks_left_out = 0;
         let mut worked = self.look_at_warm(now_ns, path);
         self.looks = self.looks.saturating_add(1);
         let busy = (self.warm).is_some_and(|(_, left)| left > WARM_LOOKS - BUSY_LOOKS);
@@ -354,7 +361,12 @@ impl ViTcp {
             true => self.looks_between,
             false => *LOOKS_BETWEEN.start(),
         };
-        if self.warm.is_none() || self.looks >= most {
+        // What was found is more pressing, for a while.
+        let late = match worked {
+            true => 2 * most,
+            false => most,
+        };
+        if self.warm.is_none() || self.looks >= late {
             self.looks = 0;
             worked |= self.look_at_all(now_ns, path);
             let warm = self.warm.map(|(number, _)| number);
@@ -430,6 +442,7 @@ impl ViTcp {
                 continue;
             }
             connection.may_read |= seen.readable;
+            connection.over |= seen.over;
             let room = seen.writable && !core::mem::replace(&mut connection.may_write, true);
             if room && let Some(vi) = connection.vi() {
                 path.resume(vi);
@@ -467,7 +480,6 @@ impl ViTcp {
                 Ok(something) => came |= something,
                 Err(why) => {
                     ending = Some(why);
-                    came = true;
                     break;
                 }
             }
@@ -476,7 +488,9 @@ impl ViTcp {
         self.put(number, connection);
         if let Some(ending) = ending {
             self.end(now_ns, vi, number, ending, path);
-        } else if more {
+            return true;
+        }
+        if more {
             self.queue(number);
         }
         if came {
@@ -520,8 +534,9 @@ impl ViTcp {
         receiver.counters.count(Counter::RxCalls);
         receiver.counters.add(Counter::RxBytes, got as u64);
         let whole = direct as usize + room;
-        // Less than was asked for: nothing is left. What comes now is told of.
-        receiver.connection.may_read = got == whole;
+        // Less than was asked for: nothing is left. What comes now is told of, but for an end of
+        // which that was told already.
+        receiver.connection.may_read = got == whole || receiver.connection.over;
         let placed = got.min(direct as usize);
         if placed > 0 {
             receiver.placed(placed as u32)?;

@@ -84,7 +84,6 @@ impl ViTcp {
                 // Nobody says more than a request before it is answered.
                 if !matches!(read_procedure(connection), Found::Nothing) {
                     connection.stage = Stage::Void;
-                    connection.ended = true;
                     return true;
                 }
                 false

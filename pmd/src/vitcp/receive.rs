@@ -12,6 +12,7 @@ use failure::Failure;
 use super::closing::Ending;
 use super::connection::{Connection, ReadJob, RxKind, RxMessage, RxSegment};
 use super::counters::{Counter, Counters};
+use super::in_flight::{Entry, Kind};
 use super::transmit::complete_answered;
 use crate::datapath::Datapath;
 use crate::datapath::stream::{Lies, Pieces, Place};
@@ -92,9 +93,8 @@ impl Receiver<'_> {
             return Ok(());
         };
         if segment.kind == SegmentType::ReadResponse {
-            if let Some(entry) = self.connection.tx.in_flight.get_mut(segment.read as usize) {
-                entry.placed_bytes += bytes;
-            }
+            let flight = &mut self.connection.tx.in_flight;
+            let _gone = flight.place(segment.read as usize, bytes);
         } else if let Some(message) = &mut rx.message {
             message.placed_bytes += bytes;
             message.offset_bytes += bytes;
@@ -376,14 +376,13 @@ impl Receiver<'_> {
     fn read_response(&mut self, header: &SegmentHeader, rdma: &RdmaHeader) -> Result<(), Ending> {
         let flight = &self.connection.tx.in_flight;
         let at = flight.find(header.message);
-        let first = (0..flight.len()).find(|at| {
-            let entry = flight.get(*at);
-            entry.is_some_and(|entry| entry.kind == super::in_flight::Kind::Read && !entry.answered)
-        });
+        let waits = |entry: &&Entry| entry.kind == Kind::Read && !entry.answered;
+        let first = (0..flight.len()).find(|at| flight.get(*at).as_ref().is_some_and(waits));
         let refused = header.flags.contains(Flags::TRANSMIT_ERROR);
         // A refusal comes at once, whatever was asked for before it.
         let in_turn = |at: &usize| refused || Some(*at) == first;
         let entry = at.filter(in_turn).and_then(|at| flight.get(at));
+        let entry = entry.filter(waits);
         let (Some(at), Some(entry)) = (at, entry) else {
             return Err(Ending::Protocol(Counter::DropOutOfOrder));
         };
@@ -418,7 +417,8 @@ impl Receiver<'_> {
         };
         let vi = self.vi;
         if segment.kind == SegmentType::ReadResponse {
-            let Some(entry) = self.connection.tx.in_flight.get_mut(segment.read as usize) else {
+            let flight = &mut self.connection.tx.in_flight;
+            let Some(entry) = flight.get(segment.read as usize) else {
                 return Ok(());
             };
             let (number, offset) = (entry.number, entry.placed_bytes);
@@ -428,7 +428,7 @@ impl Receiver<'_> {
                     status: Status::PROTECTION,
                 });
             }
-            entry.placed_bytes += bytes.len() as u32;
+            let _there = flight.place(segment.read as usize, bytes.len() as u32);
             return Ok(());
         }
         let Some(message) = &mut self.connection.rx.message else {

@@ -311,6 +311,8 @@ pub(super) struct Seen {
     pub(super) readable: bool,
     /// There is room again, or the connection is made or failed.
     pub(super) writable: bool,
+    /// Behind what is to be read comes the end.
+    pub(super) over: bool,
 }
 
 /// Tells which of many sockets something happened on, at the cost of those alone.
@@ -369,11 +371,13 @@ impl Watch {
     pub(super) fn seen(&self, at: usize) -> Option<Seen> {
         let event = self.events.get(at)?;
         let happened = event.events();
-        let over = EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP;
+        let broken = EpollFlags::EPOLLERR | EpollFlags::EPOLLHUP;
+        let over = EpollFlags::EPOLLRDHUP | broken;
         Some(Seen {
             number: event.data(),
-            readable: happened.intersects(EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP | over),
-            writable: happened.intersects(EpollFlags::EPOLLOUT | over),
+            readable: happened.intersects(EpollFlags::EPOLLIN | over),
+            writable: happened.intersects(EpollFlags::EPOLLOUT | broken),
+            over: happened.intersects(over),
         })
     }
 

@@ -141,10 +141,14 @@ impl ViTcp {
             return match stop {
                 Stop::Fault(status) => refuse(vi, ep, connection, status, path),
                 Stop::Gone => gone(vi, ep, connection, path),
-                Stop::Wait | Stop::Starved | Stop::Full => Call::Nothing,
+                Stop::Empty | Stop::Wait | Stop::Starved | Stop::Full => Call::Nothing,
             };
         }
-        let more = self.gather.keeps_back(now_ns, &mut connection.tx);
+        // Who waits for the peer sends it all that there is.
+        let may_follow = !matches!(stop, Stop::Wait | Stop::Starved);
+        let more = self
+            .gather
+            .keeps_back(now_ns, may_follow, &mut connection.tx);
         // SAFETY: pieces of registered memory were found readable in this turn, which we run
         // under; the others are of our buffer.
         let written = match unsafe { connection.stream.send(self.gather.pieces(), more) } {
@@ -157,7 +161,8 @@ impl ViTcp {
             Err(error) => return Call::Over(Ending::of_error(&error)),
         };
         self.corked_looks = 0;
-        if more && !core::mem::replace(&mut connection.tx.corked, true) {
+        let uncorked = more && !core::mem::replace(&mut connection.tx.corked, true);
+        if uncorked && !self.corked.contains(&number) {
             self.corked.push(number);
         }
         self.counters.count(Counter::TxCalls);
@@ -364,8 +369,8 @@ fn answer_due(now_ns: u64, answer_ns: u64, connection: &mut Connection) -> Optio
         return None;
     }
     flight.timer_set = true;
-    flight.deadline_ns = now_ns + answer_ns;
-    Some(flight.deadline_ns)
+    flight.moved = false;
+    Some(now_ns + answer_ns)
 }
 
 /// A descriptor that must not be sent: completed with its fault; a reliable VI breaks.

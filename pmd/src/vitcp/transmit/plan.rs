@@ -30,7 +30,9 @@ struct Ahead {
 /// Why no further message of ours is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// There is none, or it waits for something that will have the VI served again.
+    /// There is none.
+    Empty,
+    /// It waits for an answer of the peer's, which will have the VI served again.
     Wait,
     /// It waits for a receive descriptor of the peer's.
     Starved,
@@ -62,7 +64,7 @@ impl Plan<'_> {
         }
         self.gather.add_control(&self.connection.tx.control);
         let mut ahead = self.begin();
-        let mut stop = Stop::Wait;
+        let mut stop = Stop::Empty;
         let mut own = true;
         loop {
             let answers = ahead.answers < self.connection.tx.answers.len();
@@ -90,7 +92,6 @@ impl Plan<'_> {
 
     /// Where planning begins: behind the segment that is not finished, if there is one.
     fn begin(&mut self) -> Ahead {
-        let begun = self.path.work_ahead(self.vi, 0);
         let tx = &self.connection.tx;
         let mut ahead = Ahead {
             descriptors: 0,
@@ -110,7 +111,7 @@ impl Plan<'_> {
                     begins,
                     ends,
                 } => {
-                    if let Some(work) = begun.filter(|_| begins) {
+                    if begins && let Some(work) = self.path.work_ahead(self.vi, 0) {
                         let number = ahead.number.wrapping_add(1);
                         let sent_bytes = 0;
                         let open = Open {
@@ -221,7 +222,7 @@ impl Plan<'_> {
     fn next_message(&mut self, ahead: &mut Ahead) -> Result<Option<Open>, Stop> {
         let work = self.path.work_ahead(self.vi, ahead.descriptors);
         let Some(work) = work else {
-            return Err(Stop::Wait);
+            return Err(Stop::Empty);
         };
         let mut work = work;
         if work.length_bytes > self.connection.max_transfer_bytes && work.fault.is_ok() {
@@ -347,10 +348,12 @@ impl Plan<'_> {
     /// Plans a NOP if the peer is owed something that no other segment says. It begins a message,
     /// so no other one is open.
     fn nop(&mut self, ahead: &mut Ahead) {
+        if !self.gather.is_empty() || ahead.open.is_some() {
+            return;
+        }
         let connection = &mut *self.connection;
         let posted = posted_now(self.vi, connection, self.path);
-        let owes = connection.rx.owes_ack || posted;
-        if !self.gather.is_empty() || !owes || ahead.open.is_some() {
+        if !connection.rx.owes_ack && !posted {
             return;
         }
         let mut header = self.header(SegmentType::Nop, ahead.number.wrapping_add(1));
