@@ -234,7 +234,7 @@ impl ViTcp {
         Ok(())
     }
 
-    /// Something happened on a socket of this room. True if it was served.
+    /// Something happened on a socket of this room.
     pub(super) fn serve_door(&mut self, now_ns: u64, what: u32, path: &mut Datapath) {
         match what {
             LISTENING => self.let_in(),

@@ -5,12 +5,14 @@
 //! | this file | [`ViTcp`]: the tables, and one look at the sockets |
 //! | `socket` | system calls on sockets |
 //! | `connection` | one TCP connection, one VI: what is known of them |
-//! | `establish`, `active`, `passive` | connections made: commands, the asking end, the asked end |
+//! | `establish`, `active`, `passive`, `crossing` | connections made: commands, the asking end, the asked end, peers that ask each other |
+//! | `choices` | what VIs want of connections beyond the guide |
 //! | `door` | one TCP port for all programs of a host |
 //! | `closing` | connections ended |
 //! | `transmit`, `gather` | descriptors cut into segments, and one system call's worth of them |
 //! | `receive` | segments matched to messages, placed, completed |
 //! | `in_flight` | descriptors that were sent and are not complete |
+//! | `port` | what stands for the sockets where the poller wants a port |
 //! | `timers`, `counters` | what is to be done later; what happened |
 //!
 //! The formats and the machines of connection establishment are in `vitcp-lite`.
@@ -421,7 +423,7 @@ impl ViTcp {
         }
     }
 
-    /// Asks the system which sockets something happened on.
+    /// Asks the system which sockets something happened on. True if the door was one of them.
     pub(crate) fn look_at_all(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
         let mut door = false;
         for at in 0..self.watch.look() {

@@ -15,7 +15,7 @@ use crate::datapath::stream::Pieces;
 const BACKLOG: i32 = 1024;
 /// Probes of a silent host without an answer, after which it is lost.
 const PROBES: u32 = 3;
-/// Bytes of headers that one TCP segment is taken to have where the path does not tell.
+/// Bytes that one TCP segment is taken to carry where the path does not tell.
 const LEAST_SEGMENT_BYTES: u32 = 536;
 
 /// How the connections of a NIC behave.
