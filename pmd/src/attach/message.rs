@@ -89,19 +89,6 @@ pub(crate) enum Request {
         vi: u64,
         settings: ViSettings,
     },
-    Choices {
-        vi: u64,
-    },
-    SetChoices {
-        vi: u64,
-        choices: ViChoices,
-    },
-    Agreement {
-        vi: u64,
-    },
-    SecurityOf {
-        conn: u64,
-    },
     DiscoveredHosts {
         nic: u64,
     },
@@ -140,6 +127,19 @@ pub(crate) enum Request {
     },
     Disconnect {
         vi: u64,
+    },
+    Choices {
+        vi: u64,
+    },
+    SetChoices {
+        vi: u64,
+        choices: ViChoices,
+    },
+    Agreement {
+        vi: u64,
+    },
+    SecurityOf {
+        conn: u64,
     },
 }
 
@@ -181,9 +181,6 @@ pub(crate) enum Reply {
         attributes: Attributes,
     },
     Attributes(Attributes),
-    Choices(ViChoices),
-    Agreement(Agreement),
-    Security(Vec<u8>),
     /// A peer request is in progress.
     NotYet,
     /// To `Look`, `Counters` and `DiscoveredHosts`: a part of what is too long for one message, and
@@ -201,6 +198,9 @@ pub(crate) enum Reply {
         dropped: u64,
     },
     Failed(ControlError),
+    Choices(ViChoices),
+    Agreement(Agreement),
+    Security(Vec<u8>),
 }
 
 /// Which frames an operator wants to see.
