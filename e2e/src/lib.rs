@@ -16,6 +16,7 @@
 //! | [`delays`] | how long news took |
 //! | [`holdings`] | what a datapath process has, of the system and of its applications |
 //! | [`metrics`] | what a datapath process tells a Prometheus server |
+//! | [`certificates`] | an authority, and certificates of hosts |
 //! | [`process`] | a program that cannot outlive its test, and what it says |
 //! | [`capture`] | every frame at one end of a wire, as tshark sees it |
 //! | [`port_frames`] | the frames of discovery and login in such a capture |
@@ -36,6 +37,7 @@
 
 pub mod bulk;
 pub mod capture;
+pub mod certificates;
 pub mod datapath;
 pub mod delays;
 pub mod echo;

@@ -3,8 +3,9 @@
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
-use vitcp_lite::profile::MAX_SECURITY_BYTES;
+use vitcp_lite::profile::{MAX_KEYED_SECURITY_BYTES, MAX_SECURITY_BYTES};
 
+use crate::config::NicConfig;
 use crate::control::ControlError;
 
 /// What a VI may want of its connections beyond the guide.
@@ -17,17 +18,32 @@ pub struct ViChoices {
     /// connection. In force if both ends want it.
     pub negotiates: bool,
     /// What the peer is told with the request or its acceptance, up to
-    /// [`ViChoices::MAX_SECURITY_BYTES`]; what it means is the consumers' own.
+    /// [`ViChoices::MAX_SECURITY_BYTES`], on a NIC with `key_file`
+    /// [`ViChoices::MAX_KEYED_SECURITY_BYTES`]; what it means is the consumers' own.
     pub security: Vec<u8>,
 }
 
 impl ViChoices {
     /// Bytes of `security`, at most.
     pub const MAX_SECURITY_BYTES: usize = MAX_SECURITY_BYTES;
+    /// Bytes of `security`, at most, on a NIC with `key_file`: its proofs need the others.
+    pub const MAX_KEYED_SECURITY_BYTES: usize = MAX_KEYED_SECURITY_BYTES;
 
     /// Can they be?
     pub(crate) fn check(&self) -> Result<(), ControlError> {
-        match self.security.len() <= Self::MAX_SECURITY_BYTES {
+        self.check_length(Self::MAX_SECURITY_BYTES)
+    }
+
+    /// Can they be on this NIC?
+    pub(crate) fn check_for(&self, nic: &NicConfig) -> Result<(), ControlError> {
+        self.check_length(match nic.key_file {
+            Some(_) => Self::MAX_KEYED_SECURITY_BYTES,
+            None => Self::MAX_SECURITY_BYTES,
+        })
+    }
+
+    fn check_length(&self, most: usize) -> Result<(), ControlError> {
+        match self.security.len() <= most {
             true => Ok(()),
             false => Err(ControlError::InvalidParameter),
         }
@@ -86,6 +102,14 @@ mod tests {
         choices.security = vec![0; ViChoices::MAX_SECURITY_BYTES];
         assert_eq!(choices.check(), Ok(()));
         choices.security.push(0);
-        assert_eq!(choices.check(), Err(ControlError::InvalidParameter));
+        let invalid = Err(ControlError::InvalidParameter);
+        assert_eq!(choices.check(), invalid);
+        let mut nic = NicConfig::default();
+        choices.security.truncate(192);
+        assert_eq!(choices.check_for(&nic), Ok(()));
+        nic.key_file = Some("keys".into());
+        assert_eq!(choices.check_for(&nic), invalid);
+        choices.security.truncate(191);
+        assert_eq!(choices.check_for(&nic), Ok(()));
     }
 }

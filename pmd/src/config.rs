@@ -7,12 +7,14 @@ mod admission;
 mod check;
 mod conflicts;
 mod file;
+mod key_file;
 mod keys;
 mod mistake;
 mod parse;
 mod port;
 mod process;
 mod recovery;
+mod tls;
 mod transport;
 
 use std::ffi::OsStr;
@@ -33,6 +35,7 @@ pub use admission::Refusal;
 pub use mistake::ConfigError;
 pub use port::{CopyMode, PortKind, WITHOUT_DPDK};
 pub use process::{ApplicationConfig, Idle, ProcessConfig, Quota, Who};
+pub use tls::TlsConfig;
 pub use transport::TransportKind;
 
 /// The file named by this variable is read when a NIC is opened by name.
@@ -126,6 +129,13 @@ pub struct NicConfig {
     /// `vi-tcp`: with flow control, a receiver that says nothing else tells its peer of new receives as soon as this knows of
     /// fewer than so many; 1 to 32767.
     pub credits_low: u16,
+    /// `vi-tcp`: all connections are of TLS, and hosts without it, or with certificates of other authorities, get none.
+    /// One program has the port.
+    pub tls: Option<TlsConfig>,
+    /// `vi-tcp`: a file of keys that are shared with other hosts: with it the NIC speaks with nobody who does not prove to
+    /// have the one for its host. Each line is `"ADDRESS" = "KEY"`, or `"*"` for all other hosts; a key is 16 to 64 bytes
+    /// in hexadecimal. Only its owner may read it. It is read when the NIC is opened.
+    pub key_file: Option<PathBuf>,
     /// Driver of the port.
     pub port: PortKind,
     /// `shm`: name of the segment.
@@ -296,6 +306,8 @@ impl Default for NicConfig {
             tcp_port: vitcp_lite::profile::TCP_PORT,
             flow_control: false,
             credits_low: 64,
+            tls: None,
+            key_file: None,
             port: PortKind::Shm,
             segment: "default".into(),
             directory: None,
@@ -495,6 +507,7 @@ impl NicConfig {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let mut found = self.mistakes();
         found.extend((0..self.neighbour.len()).flat_map(|at| self.neighbour_mistakes(at)));
+        found.extend(self.tls.iter().flat_map(TlsConfig::mistakes));
         found.extend(self.fault.iter().flat_map(FaultConfig::mistakes));
         if found.is_empty() {
             return Ok(());
@@ -567,6 +580,12 @@ impl NicConfig {
             })
             .collect()
     }
+}
+
+/// The IP address of a host address.
+pub(crate) fn ip_address(host: HostAddress) -> IpAddr {
+    let v6 = std::net::Ipv6Addr::from(host.0);
+    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
 }
 
 /// The 16-byte form of an IP address; IPv4 is mapped.

@@ -18,7 +18,7 @@ use vi_engine::vn2vn::Vn2vnConfig;
 use vi_engine::{Engine, EngineConfig};
 
 use crate::coalesce::Coalescer;
-use crate::config::{FaultConfig, NicConfig, PortKind, TransportKind};
+use crate::config::{FaultConfig, NicConfig, PortKind, TransportKind, ip_address};
 use crate::datapath::Datapath;
 use crate::device::Device;
 use crate::discovery::Discovery;
@@ -110,13 +110,29 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         flow_control: config.flow_control,
         credits_low: config.credits_low,
     };
-    let tcp = vitcp::ViTcp::new(settings)
+    let credentials = config
+        .tls
+        .as_ref()
+        .map(|tls| vitcp::Credentials::read(tls, ip_address(settings.host)))
+        .transpose()
+        .map_err(OpenError::new)?;
+    let keys = config.read_keys().map_err(OpenError::new)?;
+    let mut tcp = vitcp::ViTcp::new(settings, credentials, keys)
         .map_err(|error| OpenError::new(format!("VI/TCP cannot watch sockets: {error}")))?;
     let port = tcp.port();
+    let at = port.capabilities().device.clone();
+    if config.tls.is_some() {
+        tcp.be_alone()
+            .map_err(|error| OpenError::new(format!("{at}: cannot listen: {error}")))?;
+    }
     log::info!(
-        "{}: VI/TCP at {}, {:?} progress",
+        "{}: VI/TCP{} at {at}, {:?} progress",
         config.name,
-        port.capabilities().device,
+        if config.tls.is_some() {
+            " with TLS"
+        } else {
+            ""
+        },
         config.progress,
     );
     let path = Datapath::new(Box::new(port), &device.regions, &device.events, max_vi);

@@ -371,6 +371,10 @@ impl Poller {
     /// As [`Poller::kick`] where a system call takes what is posted: messages wait for each other,
     /// and go with one.
     fn kick_stream(&mut self, vi: ViIndex) {
+        if !self.path.has_unsent(vi) {
+            self.tell_receive(vi);
+            return;
+        }
         if core::mem::take(&mut self.path.arrived) {
             self.coalescer.answers();
         }
@@ -393,6 +397,18 @@ impl Poller {
         }
         if !alone {
             self.serve(now_ns);
+        }
+        self.settle(now_ns);
+    }
+
+    /// A receive was posted of which the peer may have to hear: it is no message that others wait
+    /// for, nor an answer.
+    fn tell_receive(&mut self, vi: ViIndex) {
+        let now_ns = self.clock.last_ns();
+        // What waits goes first, and says it.
+        let alone = self.waiting == 0 && self.path.run.is_empty();
+        if !alone || self.pump(now_ns, vi) != Pumped::Idle {
+            self.path.enqueue(vi);
         }
         self.settle(now_ns);
     }

@@ -12,7 +12,9 @@ use common::{End, PATIENCE, WAIT, connect, open_as, own_host, pattern};
 use pmd::config::TransportKind;
 use pmd::descriptor::status;
 use vipl::provider as vip;
-use vipl::{ErrorCode, Nic, RawDescriptor, ReliabilityLevel, ViAttributes, ViState, VipError};
+use vipl::{
+    ErrorCode, Nic, RawDescriptor, ReliabilityLevel, Timeout, ViAttributes, ViState, VipError,
+};
 
 /// A NIC that speaks VI/TCP, on an address that only this test run has.
 fn tcp(flow_control: bool, number: u32) -> Nic {
@@ -165,12 +167,7 @@ fn what_tcp_takes_in_parts_arrives_whole() {
     for level in LEVELS {
         // Nobody reads for the server before it does, so that TCP is full.
         let client = End::on(tcp(false, 1), |vi| vi.reliability(level));
-        let slow = open_as(|config| {
-            config.transport = TransportKind::ViTcp;
-            config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (3 << 16)).into());
-            config.takeover_us = 10_000_000;
-        });
-        let server = End::on(slow, |vi| vi.reliability(level));
+        let server = End::on(slow(3), |vi| vi.reliability(level));
         connect(&client, &server);
         for message in 0..MESSAGES {
             server.vi.post_recv(server.room(bytes_of(message))).unwrap();
@@ -190,6 +187,101 @@ fn what_tcp_takes_in_parts_arrives_whole() {
         }
         assert!(client.errors.none() && server.errors.none(), "{level:?}");
     }
+}
+
+/// Descriptors of a slow NIC's VI in flight: more bytes than TCP takes, if they are long.
+const LONG_MESSAGES: usize = 256;
+
+/// A NIC that reads when the test has it read, and not before.
+fn slow(number: u32) -> Nic {
+    open_as(|config| {
+        config.transport = TransportKind::ViTcp;
+        config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into());
+        config.max_in_flight = LONG_MESSAGES as u32;
+        config.takeover_us = 10_000_000;
+    })
+}
+
+/// Has this VI send until TCP has a part of a message.
+fn fill_tcp(end: &End) {
+    let message = |number| end.message(&pattern(number, 65_000 - number));
+    let messages: Vec<_> = (0..LONG_MESSAGES).map(message).collect();
+    for message in messages {
+        end.vi.post_send(message).unwrap();
+    }
+}
+
+/// How many messages of this NIC are with TCP, as a whole.
+fn sent_messages(nic: &Nic) -> usize {
+    let counters = vip::counters(nic.handle()).unwrap();
+    let found = counters.iter().find(|(known, _)| known == "tx_messages");
+    found.unwrap_or_else(|| panic!("{counters:?}")).1 as usize
+}
+
+/// TCP has a part of a message when another one fails here: its sender is told behind the rest.
+#[test]
+fn what_went_wrong_is_told_behind_a_segment_that_was_begun() {
+    let reception = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::ReliableReception);
+    let client = End::on(slow(1), reception);
+    let server = End::on(slow(3), reception);
+    connect(&client, &server);
+    for _ in 0..LONG_MESSAGES {
+        server.vi.post_recv(server.room(65_000)).unwrap();
+    }
+    fill_tcp(&client);
+    server.vi.post_send(server.message(b"too many")).unwrap();
+    while client.vi.state().unwrap() != ViState::Error {
+        // It looks at what came.
+        let _ = client.vi.send_done();
+    }
+    let refused = server.vi.send_wait(WAIT).unwrap().unwrap();
+    let status = refused.status;
+    assert!(status.is_remote_descriptor_error(), "{status:?}");
+}
+
+/// A client has sent so many messages and a part of one more, and a server has a receive for each
+/// but that.
+fn one_too_many() -> (End, End, usize) {
+    let reception = |vi: vipl::ViBuilder| vi.reliability(ReliabilityLevel::ReliableReception);
+    for _ in 0..100 {
+        // NICs that no other test counts with.
+        let client = End::on(slow(4), reception);
+        let server = End::on(slow(5), reception);
+        connect(&client, &server);
+        let rooms: Vec<_> = (0..LONG_MESSAGES).map(|_| server.room(65_000)).collect();
+        let before = sent_messages(&client.nic);
+        fill_tcp(&client);
+        let sent = sent_messages(&client.nic) - before;
+        assert!((1..LONG_MESSAGES).contains(&sent), "{sent}");
+        for room in rooms.into_iter().take(sent) {
+            server.vi.post_recv(room).unwrap();
+        }
+        // A NIC looks after itself now and then: it may have read before there was a receive.
+        if server.vi.state().unwrap() == ViState::Connected {
+            return (client, server, sent);
+        }
+    }
+    panic!("the server has always read too soon");
+}
+
+/// A message is refused of which TCP has only the begin: that one fails, and those before it arrived.
+#[test]
+fn a_message_that_was_only_begun_is_refused_as_any() {
+    let (client, server, sent) = one_too_many();
+    for _ in 0..sent {
+        assert!(server.recv().status.is_ok());
+    }
+    while server.vi.state().unwrap() != ViState::Error {
+        // It looks at what came.
+        let _ = server.vi.send_done();
+    }
+    for _ in 0..sent {
+        let arrived = client.vi.send_wait(WAIT).unwrap().unwrap();
+        assert!(arrived.status.is_ok(), "{:?}", arrived.status);
+    }
+    let refused = client.vi.send_wait(WAIT).unwrap().unwrap();
+    let status = refused.status;
+    assert!(status.is_remote_descriptor_error(), "{status:?}");
 }
 
 /// Two messages in one read, and the first one fails its VI: the second comes to nobody, not even to an error.
@@ -319,19 +411,61 @@ fn answers_that_come_in_time_are_never_late_together() {
     assert!(client.errors.none() && server.errors.none());
 }
 
+/// One connection brings all that comes for a while; then others do, or it rests, or ends.
+#[test]
+fn a_connection_that_was_alone_is_one_of_many_again() {
+    const ROUNDS: usize = 200;
+    let (near, far) = (tcp(false, 1), tcp(false, 2));
+    let pair = || {
+        let client = End::on(near.clone(), |vi| vi);
+        let server = End::on(far.clone(), |vi| vi);
+        connect(&client, &server);
+        (client, server)
+    };
+    let pass = |from: &End, to: &End, bytes: &[u8]| {
+        to.vi.post_recv(to.room(8)).unwrap();
+        assert!(from.send(from.message(bytes)).status.is_ok());
+        assert_eq!(to.recv().ok().unwrap().first_bytes(), bytes);
+    };
+    let (first, second) = (pair(), pair());
+    for _ in 0..3 {
+        for (client, server) in [&first, &second] {
+            for _ in 0..ROUNDS {
+                pass(client, server, b"ping");
+                pass(server, client, b"pong");
+            }
+            // It sleeps until the answer comes, which is long after the last one.
+            client.vi.post_recv(client.room(8)).unwrap();
+            thread::scope(|scope| {
+                let asleep = scope.spawn(|| client.recv().ok().unwrap().first_bytes().to_vec());
+                server.vi.post_recv(server.room(8)).unwrap();
+                let nothing = server
+                    .vi
+                    .recv_wait(Timeout::After(Duration::from_millis(50)));
+                assert!(matches!(nothing, Err(VipError::Timeout)));
+                assert!(server.send(server.message(b"late")).status.is_ok());
+                assert_eq!(asleep.join().unwrap(), b"late");
+            });
+        }
+    }
+    for (client, server) in [&second, &first] {
+        for _ in 0..ROUNDS {
+            pass(client, server, b"ping");
+            pass(server, client, b"pong");
+        }
+        server.vi.disconnect().unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while client.vi.state().unwrap() != ViState::Error {
+            assert!(Instant::now() < deadline, "its end was not seen");
+        }
+    }
+}
+
 /// The last message of each of several peers, and its end right behind it: none of the ends is overlooked.
 #[test]
 fn an_end_that_comes_with_the_last_message_is_seen_at_every_vi() {
     const PEERS: usize = 4;
-    let config = |number: u32| {
-        open_as(|config| {
-            config.transport = TransportKind::ViTcp;
-            config.host = Some(Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into());
-            // It looks when the test has it look.
-            config.takeover_us = 10_000_000;
-        })
-    };
-    let (near, far) = (config(1), config(2));
+    let (near, far) = (slow(1), slow(2));
     let mut ends: Vec<(End, End)> = Vec::new();
     for _ in 0..PEERS {
         let pair = (

@@ -105,7 +105,14 @@ impl CeHeader {
         let security = self.security.as_bytes();
         let (fixed, rest) = out.split_first_chunk_mut::<CE_HEADER_BYTES>()?;
         rest.get_mut(..security.len())?.copy_from_slice(security);
-        let mut fixed = Writer(fixed);
+        self.emit_fixed(fixed);
+        Some(self.bytes())
+    }
+
+    /// Writes the header without the Security Information. What of a received header is ignored
+    /// is 0 here.
+    pub fn emit_fixed(&self, out: &mut [u8; 44]) {
+        let mut fixed = Writer(out);
         fixed.u16::<ATTRIBUTES>(self.attributes.to_bits());
         fixed.u16::<CALLING_LENGTH>(self.calling.wire_length());
         fixed.u32::<MTU>(self.mtu_bytes);
@@ -113,7 +120,6 @@ impl CeHeader {
         fixed.u16::<READ_WINDOW>(self.read_window);
         fixed.u16::<CALLED_LENGTH>(self.called.wire_length());
         fixed.array::<CALLED, 16>(self.called.padded());
-        Some(self.bytes())
     }
 
     /// Bytes on the wire: 44 and the Security Information.

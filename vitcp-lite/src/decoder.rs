@@ -121,6 +121,21 @@ impl Decoder {
         }
     }
 
+    /// Takes a Send off the front of `input` that is whole: one segment, all of it there. Most
+    /// small messages come so, and [`next`](Self::next) would take two calls for them. `None`,
+    /// and nothing is taken, if anything else is next.
+    #[inline]
+    pub fn whole_send<'a>(&self, input: &mut &'a [u8]) -> Option<(SegmentHeader, &'a [u8])> {
+        let (headers, behind) = input.split_first_chunk::<SEGMENT_HEADER_BYTES>()?;
+        if !self.is_between_segments() {
+            return None;
+        }
+        let header = SegmentHeader::parse_whole_send(headers)?;
+        let (payload, rest) = behind.split_at_checked(usize::from(header.payload_bytes()))?;
+        *input = rest;
+        Some((header, payload))
+    }
+
     /// Bytes of the current segment's payload that are still to come; 0 if its headers
     /// are not complete.
     #[inline]

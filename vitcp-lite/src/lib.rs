@@ -15,6 +15,7 @@
 //! | --- | --- |
 //! | [`profile`] | the numbers that the draft leaves open, in one table |
 //! | [`decoder`] | segments out of a stream of bytes, however it is cut |
+//! | [`keyed`] | Security Information of ends that share a key |
 //! | [`error`] | what can be wrong with a segment |
 //! | [`sequence`] | order of message numbers, and descriptor flow control |
 //! | [`machine`] | connection establishment: active, passive, peer to peer |
@@ -43,6 +44,7 @@ pub mod ce;
 pub mod decoder;
 pub mod discriminator;
 pub mod error;
+pub mod keyed;
 pub mod kind;
 pub mod machine;
 pub mod profile;
@@ -62,6 +64,7 @@ pub use ce::CeHeader;
 pub use decoder::{Decoder, Headers, Item, Segment};
 pub use discriminator::Discriminator;
 pub use error::SegmentError;
+pub use keyed::{Acceptance, Answer, Challenge, Says, Statement};
 pub use kind::{Flags, SegmentType};
 pub use rdma::RdmaHeader;
 pub use remote_error::{IsCode, RemoteError, ViErrorType};

@@ -17,6 +17,18 @@ pub const RDMA_HEADER_BYTES: usize = 16;
 pub const MAX_DISCRIMINATOR_BYTES: usize = 16;
 /// Most bytes of Security Information; ours, as the draft has no bound.
 pub const MAX_SECURITY_BYTES: usize = 256;
+/// Form of keyed Security Information; all of that is ours.
+pub const KEYED_FORM: u8 = 1;
+/// Bytes of what an end makes up for one exchange of keyed Security Information.
+pub const NONCE_BYTES: usize = 32;
+/// Bytes of a proof: HMAC-SHA256.
+pub const PROOF_BYTES: usize = 32;
+/// Most bytes of the consumers' own in keyed Security Information.
+pub const MAX_KEYED_SECURITY_BYTES: usize = MAX_SECURITY_BYTES - 1 - NONCE_BYTES - PROOF_BYTES;
+/// What a proof of a Connect Request begins with.
+pub const LABEL_REQUEST: &[u8; 16] = b"VI/TCP request 1";
+/// What a proof of a Connect Accept begins with.
+pub const LABEL_ACCEPT: &[u8; 16] = b"VI/TCP accept  1";
 /// Most bytes of a segment, headers included: what Segment Length can say.
 pub const MAX_SEGMENT_BYTES: usize = 65535;
 /// Most bytes of a segment before its payload.
@@ -106,5 +118,6 @@ mod tests {
         assert_eq!((RDMA_HEADER_BYTES, MAX_HEADERS_BYTES), (16, 324));
         assert_eq!(MAX_SEGMENT_BYTES, usize::from(u16::MAX));
         assert_eq!((TCP_PORT, VERSION), (8420, 1));
+        assert_eq!(MAX_KEYED_SECURITY_BYTES, 191);
     }
 }

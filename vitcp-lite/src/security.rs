@@ -31,6 +31,19 @@ impl Security {
         Some(security)
     }
 
+    /// These parts, one behind the other; `None` if they are too long.
+    pub(crate) fn of_parts(parts: &[&[u8]]) -> Option<Self> {
+        let mut security = Self::EMPTY;
+        let mut end = 0;
+        for part in parts {
+            let begin = end;
+            end = part.len().checked_add(begin)?;
+            security.bytes.get_mut(begin..end)?.copy_from_slice(part);
+        }
+        security.len = u16::try_from(end).ok()?;
+        Some(security)
+    }
+
     /// The bytes in use.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
@@ -84,6 +97,15 @@ mod tests {
         }
         assert_eq!(Security::new(&[0; 257]), None);
         assert_eq!(Security::new(&[0; 70000]), None);
+    }
+
+    #[test]
+    fn parts_are_put_together_as_far_as_there_is_room() {
+        let whole = Security::of_parts(&[b"a", b"", b"bcd"]).unwrap();
+        assert_eq!(whole.as_bytes(), b"abcd");
+        assert!(Security::of_parts(&[&[1; 200], &[2; 56]]).is_some());
+        assert_eq!(Security::of_parts(&[&[1; 200], &[2; 57]]), None);
+        assert_eq!(Security::of_parts(&[]), Some(Security::EMPTY));
     }
 
     #[test]

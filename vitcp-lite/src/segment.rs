@@ -125,6 +125,31 @@ impl SegmentHeader {
         })
     }
 
+    /// As [`parse`](Self::parse), of a Send that is a whole message, by which no error is told:
+    /// `None` for anything else. It costs a part of that.
+    #[inline]
+    #[must_use]
+    pub fn parse_whole_send(bytes: &[u8; 24]) -> Option<Self> {
+        const WHOLE: u8 =
+            (SegmentType::Send.to_wire() << TYPE_SHIFT) | Flags::END_OF_MESSAGE.bits();
+        let bytes = Reader(bytes);
+        let type_and_flags = bytes.u8::<TYPE_AND_FLAGS>();
+        let segment_bytes = bytes.u16::<SEGMENT_LENGTH>();
+        let is_whole = bytes.u8::<VERSION_AT>() == VERSION
+            && type_and_flags & !Flags::IMMEDIATE.bits() == WHOLE
+            && usize::from(segment_bytes) >= SEGMENT_HEADER_BYTES
+            && bytes.u32::<DATA_OFFSET>() == 0
+            && bytes.u16::<REMOTE_ERROR>() == 0;
+        is_whole.then(|| Self {
+            flags: Flags::from_bits(type_and_flags),
+            immediate: bytes.u32::<IMMEDIATE_DATA>(),
+            message: bytes.u32::<MESSAGE_NUMBER>(),
+            ack: bytes.u32::<MESSAGE_ACK>(),
+            rx_posted: bytes.u16::<RX_POSTED>(),
+            ..Self::new(SegmentType::Send, segment_bytes)
+        })
+    }
+
     /// Writes the header as it is: `segment_bytes` is the caller's word.
     #[inline]
     pub fn emit(&self, out: &mut [u8; 24]) {

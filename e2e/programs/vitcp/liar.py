@@ -36,6 +36,7 @@ import sys
 import time
 
 import peer
+import tls
 import wire
 from lies import ANSWER, LIES, Liar, Untold
 from session import Failure, say
@@ -47,6 +48,7 @@ import lies_rdma  # noqa: F401
 import lies_message  # noqa: F401
 import lies_stream  # noqa: F401
 import lies_answer  # noqa: F401
+import lies_tls  # noqa: F401
 
 
 def run(name, options):
@@ -96,6 +98,7 @@ def main():
                         help="Sends more, of send-without-credit")
     parser.add_argument("--count", type=int, default=100,
                         help="connections of half-open-flood")
+    tls.add_options(parser)
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="print all names")
     listing.add_argument("--expected", action="store_true",

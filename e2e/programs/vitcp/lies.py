@@ -6,6 +6,7 @@ import socket
 import time
 from dataclasses import dataclass, replace
 
+import tls
 import wire
 from conversation import Conversation
 from session import REGION, Hello, Session, say
@@ -79,7 +80,11 @@ class Liar:
         )
         return sock
 
-    def start(self):
+    def secured(self, sock, passive=False):
+        """Put TLS in front of a socket if that is asked for."""
+        return tls.secured(sock, self.options, passive, strict=False)
+
+    def start(self, sock=None):
         """Open the TCP connection and say nothing yet."""
         if self.passive:
             raise Untold("(it is a lie of a client)")
@@ -90,7 +95,8 @@ class Liar:
         )
         talk = Conversation(active=True, posted=64)
         self.session = Session(
-            self.tcp(), hello, talk, timeout=options.patience
+            sock or self.secured(self.tcp()), hello, talk,
+            timeout=options.patience,
         )
         return self.session
 
@@ -107,7 +113,7 @@ class Liar:
                 raise Untold(f"(no call in {options.wait} s)") from None
         talk = Conversation(active=False, posted=64)
         self.session = Session(
-            sock, Hello(), talk, timeout=options.patience
+            self.secured(sock, True), Hello(), talk, timeout=options.patience
         )
         return self.session.request()
 

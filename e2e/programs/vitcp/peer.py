@@ -30,6 +30,7 @@ import socket
 import sys
 import time
 
+import tls
 import wire
 from conversation import Conversation
 from script import Script
@@ -79,6 +80,7 @@ def arguments():
                       default=0x4D454D, help="handle of --memory")
     both.add_argument("--timeout", type=float, default=10.0,
                       help="seconds to wait for anything")
+    tls.add_options(both)
     both.add_argument("script", nargs="*")
 
     client = commands.add_parser("client", parents=[both])
@@ -140,9 +142,10 @@ def say_connected(session):
 def call(options):
     """Open a TCP connection."""
     source = (options.local_host, 0) if options.local_host else None
-    return socket.create_connection(
+    sock = socket.create_connection(
         (options.host, options.port), options.timeout, source
     )
+    return tls.secured(sock, options, passive=False)
 
 
 def run_client(options):
@@ -182,6 +185,7 @@ def run_server(options):
         except TimeoutError:
             raise Failure(f"no call in {options.timeout} s") from None
     say(f"called from {address[0]}")
+    sock = tls.secured(sock, options, passive=True)
     session = make_session(sock, options, active=False)
     request = session.request()
     if options.challenge is not None:

@@ -19,7 +19,7 @@ struct Only {
 
 const ONLY: &[Only] = &[
     Only {
-        keys: &["tcp_port", "flow_control", "credits_low"],
+        keys: &["tcp_port", "flow_control", "credits_low", "key_file", "tls"],
         other: "transport",
         holds: |nic| nic.transport == TransportKind::ViTcp,
         remedy: "only for transport = \"vi-tcp\": set that, or remove this",
@@ -171,6 +171,9 @@ fn nic_values(file: &mut File<'_>, place: &Place, nic: &NicConfig) {
         for mistake in nic.neighbour_mistakes(index) {
             file.mistake(&place.element("neighbour", index), &mistake);
         }
+    }
+    for mistake in nic.tls.iter().flat_map(|tls| tls.mistakes()) {
+        file.mistake(&place.inner("tls"), &mistake);
     }
     for mistake in nic.fault.iter().flat_map(|fault| fault.mistakes()) {
         file.mistake(&place.inner("fault"), &mistake);

@@ -7,7 +7,7 @@ use serde::forward_to_deserialize_any;
 use super::file::{File, Inner, Table};
 use super::mistake::Number;
 use super::process::{ApplicationConfig, ProcessConfig, Quota};
-use super::{Config, FaultConfig, NeighbourConfig, NicConfig};
+use super::{Config, FaultConfig, NeighbourConfig, NicConfig, TlsConfig};
 
 /// The keys of a table, as its struct has them.
 pub(super) fn of<T: DeserializeOwned>() -> &'static [&'static str] {
@@ -62,9 +62,10 @@ pub(super) fn unknown<T: Table>(key: &str) -> String {
     {
         return format!("unknown key: did you mean {known}?");
     }
-    let tables: [(&str, &[&str]); 6] = [
+    let tables: [(&str, &[&str]); 7] = [
         (NicConfig::HEADER, of::<NicConfig>()),
         (NeighbourConfig::HEADER, of::<NeighbourConfig>()),
+        (TlsConfig::HEADER, of::<TlsConfig>()),
         (FaultConfig::HEADER, of::<FaultConfig>()),
         (ProcessConfig::HEADER, of::<ProcessConfig>()),
         (Quota::HEADER, of::<Quota>()),
@@ -125,7 +126,7 @@ impl Table for NicConfig {
             }
             "host" => "an IP address in quotes, \"192.0.2.1\" or \"2001:db8::1\"",
             "neighbour" => "tables, [[nic.neighbour]], each with host and n_port_ids",
-            "hosts_file" | "capture" => "the path of a file, in quotes",
+            "hosts_file" | "capture" | "key_file" => "the path of a file, in quotes",
             "progress" => "\"inline\" or \"pinned\"",
             "protection" => "\"strict\" or \"lenient\"",
             "lock_memory" => "\"best_effort\", \"required\" or \"never\"",
@@ -135,6 +136,7 @@ impl Table for NicConfig {
             }
             "args" => "a list of arguments of EAL, in quotes: [\"-l\", \"0\"]",
             "recovery" | "shortcut" | "huge_pages" | "flow_control" => "true or false",
+            "tls" => "a table, [nic.tls], with certificate, private_key and authorities",
             "fault" => "a table, [nic.fault]",
             _ => return None,
         })
@@ -143,6 +145,7 @@ impl Table for NicConfig {
     fn inner<'t>(key: &str) -> Option<Inner<'t>> {
         Some(match key {
             "neighbour" => Inner::Many(File::whole_table::<NeighbourConfig>),
+            "tls" => Inner::One(File::whole_table::<TlsConfig>),
             "fault" => Inner::One(File::table::<FaultConfig>),
             _ => return None,
         })
@@ -161,6 +164,23 @@ impl Table for NeighbourConfig {
             "host" | "n_port_ids" => NicConfig::form(key),
             _ => None,
         }
+    }
+}
+
+impl Table for TlsConfig {
+    const HEADER: &'static str = "[nic.tls]";
+
+    fn numbers() -> Vec<Number> {
+        Vec::new()
+    }
+
+    fn form(key: &str) -> Option<&'static str> {
+        Some(match key {
+            "certificate" => "the path of a PEM file with our certificate, in quotes",
+            "private_key" => "the path of a PEM file with its private key, in quotes",
+            "authorities" => "the path of a PEM file of certificates to trust, in quotes",
+            _ => return None,
+        })
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn choices(vi: &'static ViShared, handle: u64) -> Outcome<ViChoices> 
 
 /// Changes what the VI wants, all of it or nothing.
 pub(crate) fn set_choices(vi: &'static ViShared, handle: u64, choices: &ViChoices) -> Outcome<()> {
-    choices.check()?;
+    choices.check_for(&vi.device.config)?;
     let mut held = vi.device.hold();
     let poller = poller_of(&mut held, vi, handle)?;
     let tcp = poller.engine.vi_tcp_mut();

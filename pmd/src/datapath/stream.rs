@@ -1,14 +1,14 @@
 //! Bytes of messages for a stream: where they lie, for system calls that take and give them without
 //! a copy of ours, and copies where that cannot be.
 
-use vi_engine::{SendWork, ViIndex};
+use vi_engine::{Completion, Host, SendWork, Status, ViIndex};
 
 use super::host::work_of;
 use super::{Datapath, ViPath};
-use crate::descriptor::status;
+use crate::descriptor::{control, status};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, copy};
-use crate::post::{Cursor, still_valid};
+use crate::post::{Cursor, gather, scatter, still_valid};
 use crate::queue::Slot;
 use crate::sync::{self, Ordering};
 
@@ -76,6 +76,58 @@ impl Pieces {
     pub(crate) fn as_slice(&self) -> &[libc::iovec] {
         &self.list
     }
+
+    /// Bytes in all of them.
+    pub(crate) fn bytes(&self) -> usize {
+        self.list.iter().map(|piece| piece.iov_len).sum()
+    }
+
+    /// Goes through so many bytes from `at` on, place by place: the address, and which of them are there.
+    fn walk(&self, at: usize, bytes: usize, mut visit: impl FnMut(u64, core::ops::Range<usize>)) {
+        let (mut skip, mut done) = (at, 0);
+        for piece in &self.list {
+            if skip >= piece.iov_len {
+                skip -= piece.iov_len;
+                continue;
+            }
+            let take = (piece.iov_len - skip).min(bytes - done);
+            visit((piece.iov_base.addr() + skip) as u64, done..done + take);
+            done += take;
+            skip = 0;
+            if done == bytes {
+                break;
+            }
+        }
+    }
+
+    /// Copies what is in the pieces from `at` on; how many bytes there were for `to`.
+    ///
+    /// # Safety
+    /// The pieces may be read.
+    pub(crate) unsafe fn copy_out(&self, at: usize, to: &mut [u8]) -> usize {
+        let mut copied = 0;
+        self.walk(at, to.len(), |from, range| {
+            copied = range.end;
+            if let Some(to) = to.get_mut(range) {
+                // SAFETY: of a piece, for which the caller vouches.
+                unsafe { copy::read(from, to) };
+            }
+        });
+        copied
+    }
+
+    /// Copies bytes into the pieces from `at` on; what they have no room for is left out.
+    ///
+    /// # Safety
+    /// The pieces may be written.
+    pub(crate) unsafe fn copy_in(&self, at: usize, bytes: &[u8]) {
+        self.walk(at, bytes.len(), |to, range| {
+            if let Some(from) = bytes.get(range) {
+                // SAFETY: of a piece, for which the caller vouches.
+                unsafe { copy::write(to, from) };
+            }
+        });
+    }
 }
 
 /// Where bytes of a message are.
@@ -123,6 +175,13 @@ impl Datapath {
     /// Descriptors that are sent and not complete.
     pub(crate) fn in_flight(&mut self, vi: ViIndex) -> u32 {
         self.vi(vi).map_or(0, |path| path.in_flight)
+    }
+
+    /// Is anything on the send queue that was not sent?
+    #[inline]
+    pub(crate) fn has_unsent(&mut self, vi: ViIndex) -> bool {
+        self.vi(vi)
+            .is_some_and(|path| path.shared.send.depth() > path.in_flight)
     }
 
     /// Receives that no message has claimed.
@@ -238,6 +297,66 @@ impl Datapath {
         };
         // SAFETY: the segments were found valid just now, and we run under the turn.
         unsafe { memory.gather(tag, cursor, slot, offset_bytes, to) }
+    }
+
+    /// Places a whole message into the oldest receive descriptor and completes that. False, and
+    /// nothing is done, if that takes more: a claim before it, an error, another process.
+    #[inline]
+    pub(crate) fn take_whole(
+        &mut self,
+        vi: ViIndex,
+        payload: &[u8],
+        immediate: Option<u32>,
+    ) -> bool {
+        let regions = self.regions;
+        let Some(path) = self.vi(vi) else {
+            return false;
+        };
+        if path.claimed > 0 || path.tag.is_client() {
+            return false;
+        }
+        // SAFETY: we run under the turn; the reference ends before the completion.
+        let Some(slot) = (unsafe { path.shared.recv.head() }) else {
+            return false;
+        };
+        let fits = slot.fault == 0
+            && payload.len() <= slot.length_bytes as usize
+            && still_valid(slot, regions, path.tag, Access::Write);
+        // SAFETY: the segments were found valid just now.
+        if !fits || !unsafe { scatter(&mut Cursor::default(), slot, 0, payload) } {
+            return false;
+        }
+        let completion = Completion {
+            status: Status::OK,
+            length_bytes: payload.len() as u32,
+            immediate,
+            remote_write: false,
+        };
+        self.complete_receive(vi, completion);
+        true
+    }
+
+    /// Copies out the data of the only descriptor that waits on a send queue with nothing in
+    /// flight, if it is a send without a fault that fits into `to`. What it wants done.
+    #[inline]
+    pub(crate) fn copy_lone_send(&mut self, vi: ViIndex, to: &mut [u8]) -> Option<SendWork> {
+        let regions = self.regions;
+        let path = self.vi(vi)?;
+        let queue = &path.shared.send;
+        if path.in_flight > 0 || path.tag.is_client() || queue.depth() != 1 {
+            return None;
+        }
+        // SAFETY: we run under the turn; the reference ends with this call.
+        let slot = unsafe { queue.head() }?;
+        let is_simple = slot.fault == 0
+            && slot.control & control::OP_MASK == control::OP_SEND_RECV
+            && still_valid(slot, regions, path.tag, Access::Read);
+        let to = to
+            .get_mut(..slot.length_bytes as usize)
+            .filter(|_| is_simple)?;
+        // SAFETY: the segments were found valid just now, and we run under the turn.
+        let whole = unsafe { gather(&mut Cursor::default(), slot, 0, to) };
+        whole.then(|| work_of(slot, 0))
     }
 
     /// May the peer of this VI write or read there: handle, tag, range and rights.

@@ -4,7 +4,9 @@ use vi_engine::{ConnectError, Host, ViIndex};
 use vitcp_lite::machine::Failure;
 use vitcp_lite::machine::active::{ActiveAction, ActiveEvent};
 use vitcp_lite::machine::peer::{PeerAction, PeerEvent};
-use vitcp_lite::{CeHeader, IsCode, RemoteError, Segment, SegmentType};
+use vitcp_lite::{
+    CeHeader, IsCode, RemoteError, Says as Sender, Segment, SegmentHeader, SegmentType,
+};
 
 use super::ViTcp;
 use super::choices::{Says, compare};
@@ -18,6 +20,8 @@ use crate::datapath::Datapath;
 /// A request that finds nobody is repeated more rarely each time, down to one in so many of the
 /// first intervals: nobody tells us when the other end is there.
 const SLOWEST: u64 = 16;
+/// A host that speaks TLS may close so many connections of a request before its answer.
+const MOST_CLOSED: u32 = 5;
 
 /// What happened to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +32,7 @@ pub(super) enum Event {
     TcpClosed,
     Accept,
     Reject(ConnectError),
+    Challenge,
     NoMatch,
     Timeout,
 }
@@ -84,7 +89,7 @@ impl ViTcp {
                 match action {
                     ActiveAction::SetUpTcp if event == Event::TcpClosed => Action::Wait,
                     ActiveAction::SetUpTcp => Action::SetUp,
-                    ActiveAction::SendRequest => Action::Send,
+                    ActiveAction::SendRequest | ActiveAction::AnswerChallenge => Action::Send,
                     ActiveAction::Connected => Action::Connected,
                     ActiveAction::Failed(failure) => Action::Failed(failure),
                     ActiveAction::None | ActiveAction::CloseTcp | ActiveAction::Unexpected => {
@@ -98,7 +103,7 @@ impl ViTcp {
                 request.machine = Machine::Peer(state);
                 match action {
                     PeerAction::SetUpTcp => Action::SetUp,
-                    PeerAction::SendRequest => Action::Send,
+                    PeerAction::SendRequest | PeerAction::AnswerChallenge => Action::Send,
                     PeerAction::Connected => Action::Connected,
                     PeerAction::Failed(failure) => Action::Failed(failure),
                     PeerAction::None | PeerAction::CloseTcp if waits => Action::Wait,
@@ -187,12 +192,18 @@ impl ViTcp {
             return;
         };
         let (local, remote) = (request.local.host.0, request.remote.host.0);
+        if !self.has_key_for(remote) {
+            let event = Event::TcpFailed(ConnectError::Rejected);
+            self.request_event(now_ns, vi, event, path);
+            return;
+        }
         let ends = [local, remote].map(|host| End {
             host,
             port: self.settings.port,
         });
         self.counters.count(Counter::Connecting);
-        let stream = Stream::connect(ends[0], ends[1], self.habits());
+        let credentials = self.credentials.as_ref();
+        let stream = Stream::connect(ends[0], ends[1], self.habits(), credentials);
         let near = stream.as_ref().map_or(Ok(ends[0]), Stream::near);
         let added = stream.and_then(|stream| {
             let near = near?;
@@ -213,7 +224,7 @@ impl ViTcp {
         }
     }
 
-    /// TCP is there: the Connect Request goes out.
+    /// TCP is there: the Connect Request goes out; the next one, where it was challenged.
     fn send_request(&mut self, vi: ViIndex, path: &mut Datapath) {
         let random = path.random();
         let credits_low = self.settings.credits_low;
@@ -228,15 +239,21 @@ impl ViTcp {
             calling: &request.local.discriminator,
             called: &request.remote.discriminator,
         };
-        let ce = self.own_ce(ep, names, peer_to_peer);
+        let mut ce = self.own_ce(ep, names, peer_to_peer);
         let Some(number) = request.connection else {
             return;
         };
+        let before = request.number;
+        let message = match self.connection(number) {
+            Some(connection) if connection.exchange.is_some() => before.wrapping_add(1),
+            Some(_) | None => random,
+        };
+        self.prove(number, Sender::Request, message, &mut ce);
         if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
-            request.number = random;
+            request.number = message;
         }
         if let Some(connection) = self.connection_mut(number) {
-            connection.tx.number = random;
+            connection.tx.number = message;
             let ack = (0, credits_low);
             put_connect(vi, connection, SegmentType::ConnectRequest, ack, &ce, path);
             // If TCP is gone that is read, too.
@@ -261,6 +278,25 @@ impl ViTcp {
             }
             Err(error) => self.set_up_failed(now_ns, vi, &error, path),
         }
+    }
+
+    /// The TCP connection of a request closed before the answer. The request is made again; but with
+    /// TLS not often, as who refuses us, or speaks no TLS, may close it without a word.
+    pub(super) fn closed_early(&mut self, vi: ViIndex, number: u32) -> Event {
+        let stream = self.connection(number).map(|connection| &connection.stream);
+        let secure = stream.is_some_and(Stream::is_secure);
+        let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
+        let Some(request) = request.filter(|_| secure) else {
+            return Event::TcpClosed;
+        };
+        request.closed += 1;
+        if request.closed < MOST_CLOSED {
+            return Event::TcpClosed;
+        }
+        let host = request.remote.host;
+        log::warn!("TLS with {host}: it closes the connection: does it speak TLS at this port?");
+        self.counters.count(Counter::DropTlsHandshake);
+        Event::Reject(ConnectError::Rejected)
     }
 
     /// The TCP connection of a request could not be made.
@@ -307,19 +343,28 @@ impl ViTcp {
             self.request_event(now_ns, vi, event, path);
             return;
         }
+        if let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) {
+            request.closed = 0;
+        }
         let event = match (header.kind, &segment.headers) {
             (SegmentType::ConnectAccept, vitcp_lite::Headers::Connect(ce)) => {
-                self.accepted(
-                    now_ns,
-                    vi,
-                    number,
-                    (ce, header.message, header.rx_posted),
-                    path,
-                );
+                self.accepted(now_ns, vi, number, (header, ce), path);
                 return;
             }
             (SegmentType::ConnectNoMatch, _) => Event::NoMatch,
-            (SegmentType::ConnectReject, _) => Event::Reject(error_of(header.remote_error)),
+            (SegmentType::ConnectReject, vitcp_lite::Headers::Connect(ce))
+                if header.remote_error.is_code == IsCode::Challenge =>
+            {
+                self.challenged(number, header, ce)
+            }
+            (SegmentType::ConnectReject, _) => {
+                if header.remote_error.is_code == IsCode::Security {
+                    let why = "it does not accept who we are: do both ends have the same key \
+                               for each other in their key_file?";
+                    self.refuse_answer(number, Counter::NotAccepted, why);
+                }
+                Event::Reject(error_of(header.remote_error))
+            }
             _ => {
                 self.counters.count(Counter::DropOutOfOrder);
                 Event::Reject(ConnectError::Rejected)
@@ -333,9 +378,20 @@ impl ViTcp {
         now_ns: u64,
         vi: ViIndex,
         number: u32,
-        theirs: (&CeHeader, u32, u16),
+        (header, ce): (&SegmentHeader, &CeHeader),
         path: &mut Datapath,
     ) {
+        let security = match self.proven_acceptance(number, header, ce) {
+            Ok(security) => security,
+            Err(why) => {
+                self.refuse_answer(number, Counter::DropUnproven, why);
+                let event = Event::Reject(ConnectError::Rejected);
+                self.request_event(now_ns, vi, event, path);
+                return;
+            }
+        };
+        let ce = CeHeader { security, ..*ce };
+        let theirs = (&ce, header.message, header.rx_posted);
         let Some(ep) = self.endpoint(vi) else {
             return;
         };
@@ -365,10 +421,12 @@ pub(super) fn connection(
         far,
         generation,
         stage,
-        tx: Tx::new(0, 0),
+        tx: Tx::new(),
         rx: Rx::new(),
         max_transfer_bytes: 0,
         security: Vec::new(),
+        exchange: None,
+        established: !asking,
         queued: false,
         may_read: !asking,
         may_write: !asking,
@@ -386,6 +444,7 @@ fn active(event: Event) -> ActiveEvent {
         Event::TcpClosed => ActiveEvent::TcpClosed,
         Event::Accept => ActiveEvent::Accept,
         Event::Reject(_) => ActiveEvent::Reject,
+        Event::Challenge => ActiveEvent::Challenge,
         Event::NoMatch => ActiveEvent::NoMatch,
         Event::Timeout => ActiveEvent::Timeout,
     }
@@ -399,6 +458,7 @@ fn peer(event: Event) -> PeerEvent {
         Event::TcpClosed => PeerEvent::TcpClosed,
         Event::Accept => PeerEvent::Accept,
         Event::Reject(_) => PeerEvent::Reject,
+        Event::Challenge => PeerEvent::Challenge,
         Event::NoMatch => PeerEvent::NoMatch,
         Event::Timeout => PeerEvent::Timeout,
     }

@@ -11,6 +11,7 @@ use super::ViTcp;
 use super::connection::{Connection, Phase, Stage};
 use super::counters::Counter;
 use super::in_flight::Kind;
+use super::secure::{is_breach, is_cut};
 use super::timers::Key;
 use super::transmit::said;
 use crate::datapath::Datapath;
@@ -45,6 +46,8 @@ impl Ending {
         log::debug!("a TCP connection: {error}");
         match error.raw_os_error() {
             Some(libc::EFAULT) => Self::MemoryGone,
+            _ if is_breach(error) => Self::Protocol(Counter::DropTls),
+            _ if is_cut(error) => Self::Protocol(Counter::TlsCut),
             _ => Self::Lost,
         }
     }
@@ -66,8 +69,14 @@ impl ViTcp {
         };
         match ending {
             Ending::Protocol(counter) => self.counters.count(counter),
-            Ending::Told { number, error } => tell(vi, &mut connection, number, error, path),
-            Ending::RefusedRead => tell_refused_read(vi, &mut connection, path),
+            Ending::Told { number, error } => {
+                end_segment(vi, &mut connection, path);
+                tell(vi, &mut connection, number, error, path);
+            }
+            Ending::RefusedRead => {
+                end_segment(vi, &mut connection, path);
+                tell_refused_read(vi, &mut connection, path);
+            }
             Ending::Refused { number, error } => {
                 fail_in_flight(
                     vi,
@@ -94,6 +103,9 @@ impl ViTcp {
             Ending::Left | Ending::Lost | Ending::Local | Ending::MemoryGone => {}
         }
         fail_held(vi, &mut connection, path);
+        if ending == Ending::Left && connection.tx.unfinished.is_none() {
+            connection.stream.part();
+        }
         let at_once = matches!(ending, Ending::Left | Ending::Lost | Ending::MemoryGone);
         self.counters.count(Counter::Breaks);
         self.timers.clear(Key::Answer(vi.0));
@@ -118,13 +130,14 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        if connection.tx.unfinished.is_some() {
-            // It waits for the rest of a segment that there is not.
+        if connection.tx.unfinished.is_some() && connection.stream.flush() {
+            // The other end waits for the rest of a segment that there is not.
             self.remove(number);
             return;
         }
         let counts = matches!(connection.stage, Stage::Connected(_) | Stage::Asking(_));
         connection.stage = Stage::Closing;
+        self.watch_again(number);
         self.strangers += u32::from(counts);
         self.timers
             .set(now_ns + self.settings.answer_ns, Key::Connection(number));
@@ -136,16 +149,28 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
+        if connection.tx.unfinished.is_some() {
+            // What TLS has of whole segments before it still goes.
+            connection.may_write = connection.stream.flush();
+            if connection.may_write {
+                self.remove(number);
+            }
+            return;
+        }
         if !write_control(connection) {
             self.remove(number);
             return;
         }
-        let done = connection.tx.control.is_empty();
-        if done && !core::mem::replace(&mut connection.finished, true) {
-            connection.stream.finish();
-            connection.may_read = true;
-            self.queue(number);
+        if !connection.tx.control.is_empty() || connection.finished {
+            return;
         }
+        if !connection.stream.finish() {
+            connection.may_write = false;
+            return;
+        }
+        connection.finished = true;
+        connection.may_read = true;
+        self.queue(number);
     }
 
     /// A connection that is no VI's has had its time.
@@ -154,9 +179,13 @@ impl ViTcp {
             return;
         };
         if let Stage::Incoming(state) = &mut connection.stage {
+            let silent = match *state {
+                PassiveState::Challenged => Counter::DropUnansweredChallenge,
+                _ => Counter::DropSilentIncoming,
+            };
             (*state, _) = state.on(PassiveEvent::Timeout);
             if *state == PassiveState::Disconnected {
-                self.counters.count(Counter::DropSilentIncoming);
+                self.counters.count(silent);
             }
         }
         self.remove(number);
@@ -207,6 +236,7 @@ impl ViTcp {
         self.timers.clear(Key::Answer(vi.0));
         if let Some(mut connection) = self.take(number) {
             if connection.rx.owes_ack {
+                end_segment(vi, &mut connection, path);
                 let good = connection.rx.good;
                 tell(vi, &mut connection, good, RemoteError::NONE, path);
             }
@@ -265,6 +295,9 @@ impl ViTcp {
         for number in 0..self.connections.len() as u32 {
             if let Some(connection) = self.connection_mut(number) {
                 let _gone = write_control(connection);
+                if connection.tx.unfinished.is_none() {
+                    connection.stream.part();
+                }
                 self.remove(number);
             }
         }
@@ -287,7 +320,23 @@ pub(super) fn write_control(connection: &mut Connection) -> bool {
     true
 }
 
-/// Has a NOP say what became of a message of the peer's, if it can be said between two segments.
+/// Of a segment TCP has a part: what the other end is told must stand behind the rest. If the
+/// memory of that is gone, it is told nothing.
+fn end_segment(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+    let tx = &mut connection.tx;
+    let Some(unfinished) = &tx.unfinished else {
+        return;
+    };
+    let Some(mut bytes) = unfinished.rest(vi, path) else {
+        return;
+    };
+    tx.number = tx.begun_number().unwrap_or(tx.number);
+    bytes.append(&mut tx.control);
+    tx.control = bytes;
+    tx.unfinished = None;
+}
+
+/// Has a NOP say what became of a message of the peer's, if the peer wants to hear of that.
 fn tell(
     vi: ViIndex,
     connection: &mut Connection,
@@ -350,7 +399,7 @@ fn status_of(error: RemoteError, kind: Kind) -> Status {
 }
 
 /// Completes the message for which `is_it` (place, number) in error, and those before it; one
-/// that is being sent may be it, too.
+/// that is being sent, or only begun, may be it, too.
 fn fail_in_flight(
     vi: ViIndex,
     connection: &mut Connection,
@@ -359,6 +408,7 @@ fn fail_in_flight(
     status: impl Fn(Kind) -> Status,
 ) {
     let tx = &mut connection.tx;
+    let begun = tx.begun_number();
     let flight = &mut tx.in_flight;
     let found = (0..flight.len()).find(|at| {
         flight
@@ -367,10 +417,16 @@ fn fail_in_flight(
     });
     let (at, kind) = match found.and_then(|at| Some((at, flight.get(at)?.kind))) {
         Some(found) => found,
-        None => match tx.open.filter(|open| is_it(flight.len(), open.number)) {
-            Some(open) => (flight.len(), Kind::of(&open.work)),
-            None => return,
-        },
+        None => {
+            let open = tx.open.map(|open| (open.number, open.work));
+            let begun = begun.and_then(|number| Some((number, path.work_ahead(vi, 0)?)));
+            match open.or(begun) {
+                Some((number, work)) if is_it(flight.len(), number) => {
+                    (flight.len(), Kind::of(&work))
+                }
+                Some(_) | None => return,
+            }
+        }
     };
     for _ in 0..at {
         if let Some(entry) = flight.pop() {

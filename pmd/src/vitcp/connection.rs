@@ -10,6 +10,7 @@ use vitcp_lite::{CeHeader, Credits, Decoder, Posted, SegmentType};
 
 use fcvi_frame::connect::{Attributes, NetAddress};
 
+use super::challenge::Exchange;
 use super::gather::Unfinished;
 use super::in_flight::InFlight;
 use super::socket::{End, Stream};
@@ -168,6 +169,10 @@ pub(super) struct Connection {
     pub(super) max_transfer_bytes: u32,
     /// What the other end told.
     pub(super) security: Vec<u8>,
+    /// What is proven on it until it is a VI's.
+    pub(super) exchange: Option<Box<Exchange>>,
+    /// TCP has made it, or given it up.
+    pub(super) established: bool,
     /// It is among those that have something to do.
     pub(super) queued: bool,
     pub(super) may_read: bool,
@@ -178,6 +183,13 @@ pub(super) struct Connection {
     pub(super) finished: bool,
     /// The time of one that came in runs.
     pub(super) timed: bool,
+}
+
+impl Connection {
+    /// What the system calls it that tells of what happens on it.
+    pub(super) fn watched_as(&self, number: u32) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(number)
+    }
 }
 
 /// A connection request of a VI's.
@@ -199,6 +211,8 @@ pub(super) struct Request {
     pub(super) theirs: Option<ConnId>,
     /// That one waits so long.
     pub(super) concede_ns: u64,
+    /// Its connections with TLS that closed without an answer, one after the other.
+    pub(super) closed: u32,
 }
 
 /// Which of the draft's machines it goes by.
@@ -283,11 +297,10 @@ impl Endpoint {
 }
 
 impl Tx {
-    /// Nothing is sent yet but segments of the procedure; `number` is that of the message before
-    /// the first.
-    pub(super) fn new(number: u32, segment_bytes: u32) -> Self {
+    /// Nothing is sent yet but segments of the procedure.
+    pub(super) fn new() -> Self {
         Self {
-            number,
+            number: 0,
             open: None,
             answers: VecDeque::new(),
             answer_next: false,
@@ -296,12 +309,18 @@ impl Tx {
             in_flight: InFlight::new(0, 0),
             credits: None,
             starved: false,
-            segment_bytes,
+            segment_bytes: 0,
             awaits_ack: false,
             streams: false,
             corked: false,
             pushed_ns: 0,
         }
+    }
+
+    /// The number of a message of which TCP has a part of the first segment, and no more.
+    pub(super) fn begun_number(&self) -> Option<u32> {
+        let unfinished = self.unfinished.as_ref()?;
+        unfinished.begins().then(|| self.number.wrapping_add(1))
     }
 }
 

@@ -65,6 +65,27 @@ counters! {
     DropSilentIncoming => "drop_silent_incoming",
     /// TCP connections that ended, or said something else, before their Connect Request.
     DropUnfitIncoming => "drop_unfit_incoming",
+    /// TCP connections on which TLS could not be agreed upon: one end refused the other, or does not
+    /// speak it.
+    DropTlsHandshake => "drop_tls_handshake",
+    /// Connections ended because what came is no TLS, or an alert of TLS.
+    DropTls => "drop_tls",
+    /// Connections that TCP ended, and TLS did not.
+    TlsCut => "tls_cut",
+    /// Hosts that asked for a connection and were challenged to prove that they have the key.
+    Challenges => "challenges",
+    /// Connection requests that were refused because their proof was wrong, or missing.
+    DropWrongProof => "drop_wrong_proof",
+    /// TCP connections that ended, said something else or nothing, after a challenge.
+    DropUnansweredChallenge => "drop_unanswered_challenge",
+    /// Connection requests of hosts, or for hosts, for which there is no key.
+    DropNoKey => "drop_no_key",
+    /// Connection requests of ours that failed because the other end did not prove itself.
+    DropUnproven => "drop_unproven",
+    /// Connection requests of ours that failed because the other end does not accept who we are.
+    NotAccepted => "not_accepted",
+    /// Connection requests of ours that failed because the other end wants a key.
+    KeyWanted => "key_wanted",
     /// Connection requests nobody waited for.
     NoMatch => "no_match",
     /// TCP connections begun.

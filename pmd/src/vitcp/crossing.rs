@@ -8,9 +8,10 @@
 use vi_engine::{ConnId, ConnectError, ViIndex};
 use vitcp_lite::machine::passive::PassiveEvent;
 use vitcp_lite::machine::peer::{PeerAction, PeerEvent, PeerName, PeerState, Standing, standing};
-use vitcp_lite::{CeHeader, IsCode, RemoteError, SegmentHeader, SegmentType, ViErrorType};
+use vitcp_lite::{CeHeader, IsCode, RemoteError, SegmentHeader, SegmentType};
 
 use super::ViTcp;
+use super::challenge::refusal;
 use super::choices::{Says, compare};
 use super::connection::{Asked, Machine, Phase, Request, Stage};
 use super::counters::Counter;
@@ -35,12 +36,12 @@ impl ViTcp {
         now_ns: u64,
         conn: ConnId,
         asked: &Asked,
-        (header, tried): (&SegmentHeader, &[u32]),
+        (request, tried): ((&SegmentHeader, &CeHeader), &[u32]),
         path: &mut Datapath,
     ) {
         let far = self.of_conn(conn).map(|connection| connection.far);
         match far.and_then(|far| self.crossed(far, &asked.ce)) {
-            None => self.unmatched(now_ns, conn, (header, &asked.ce), tried, path),
+            None => self.unmatched(now_ns, conn, request, tried, path),
             Some(crossing) => self.resolve(now_ns, conn, asked, crossing, path),
         }
     }
@@ -131,10 +132,7 @@ impl ViTcp {
                 ConnectError::ReliabilityLevel => IsCode::ReliabilityLevel,
                 _ => IsCode::MaxTransferSize,
             };
-            let told = RemoteError {
-                vi_error: ViErrorType::None,
-                is_code,
-            };
+            let told = refusal(is_code);
             self.refuse_held(now_ns, conn, SegmentType::ConnectReject, told);
             self.conclude(vi, error, path);
             return;

@@ -19,11 +19,14 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use vitcp_lite::keyed::Nonce;
+use vitcp_lite::machine::passive::PassiveState;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{CeHeader, Headers, Item, SegmentHeader};
 
 use super::ViTcp;
 use super::active::connection;
+use super::challenge::Exchange;
 use super::connection::{Machine, Phase, Stage};
 use super::counters::Counter;
 use super::socket::{End, Listening, Stream, is_for_later};
@@ -58,10 +61,29 @@ enum Message {
     /// Member: so many wait for requests like this, and so many of those that were handed over
     /// have been seen.
     Waits { what: What, count: u32, seen: u32 },
-    /// Keeper: this connection made this request, and these members do not want it.
-    Take { request: Vec<u8>, tried: Vec<u32> },
+    /// Keeper: this connection made this request.
+    Take(Handed),
     /// Member: nobody waits for it here.
-    Back { request: Vec<u8>, tried: Vec<u32> },
+    Back(Handed),
+}
+
+/// What a program reads of a connection before it hands it on.
+#[derive(Clone, Serialize, Deserialize)]
+struct Handed {
+    /// The Connect Request.
+    request: Vec<u8>,
+    /// What it answers, if its sender was challenged: the next program looks at the proof itself.
+    challenge: Option<Challenged>,
+    /// Members that do not want it.
+    tried: Vec<u32>,
+}
+
+/// A challenge that a program has sent.
+#[derive(Clone, Copy, Serialize, Deserialize)]
+struct Challenged {
+    challenge: Nonce,
+    /// The number of its segment.
+    message: u32,
 }
 
 /// What somebody waits for.
@@ -98,6 +120,8 @@ struct Member {
 enum Role {
     /// Nobody has waited yet.
     None,
+    /// The only program at this port: what TLS knows of a connection cannot be handed on.
+    Alone,
     Keeper {
         name: Listener,
         members: Vec<Member>,
@@ -150,7 +174,7 @@ impl Door {
 
     pub(super) fn listening(&self) -> Option<&Listening> {
         match self.role {
-            Role::Keeper { .. } => self.listening.as_ref(),
+            Role::Alone | Role::Keeper { .. } => self.listening.as_ref(),
             Role::None | Role::Member { .. } => None,
         }
     }
@@ -166,6 +190,23 @@ impl ViTcp {
             log::error!("{}: cannot listen: {error}", self.own_end().address());
         }
         self.door.is_open()
+    }
+
+    /// Listens as the only program at this port.
+    pub(crate) fn be_alone(&mut self) -> io::Result<()> {
+        let listening = Listening::bind(self.own_end()).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => io::Error::new(
+                error.kind(),
+                "another program has the port, and none shares it with TLS: have one datapath \
+                 process serve both, or set another tcp_port",
+            ),
+            _ => error,
+        })?;
+        self.watch
+            .add_while_readable(&listening, watched(LISTENING))?;
+        self.door.listening = Some(listening);
+        self.door.role = Role::Alone;
+        Ok(())
     }
 
     fn find_role(&mut self) -> io::Result<()> {
@@ -193,7 +234,11 @@ impl ViTcp {
                 Err(error) if error.kind() != io::ErrorKind::ConnectionRefused => {
                     return Err(error);
                 }
-                Err(_) if begun.elapsed() >= PATIENCE => return Err(taken),
+                Err(_) if begun.elapsed() >= PATIENCE => {
+                    let text = "a program has the port that shares it with none, as those with TLS: \
+                                set another tcp_port, or have a datapath process serve both";
+                    return Err(io::Error::new(taken.kind(), text));
+                }
                 Err(_) => std::thread::yield_now(),
             }
         }
@@ -314,10 +359,10 @@ impl ViTcp {
                         (waiting.count, waiting.seen) = (count, seen);
                     }
                 }
-                Ok(Some((Message::Back { request, mut tried }, mut fds))) => {
-                    tried.push(number);
+                Ok(Some((Message::Back(mut handed), mut fds))) => {
+                    handed.tried.push(number);
                     if let Some(fd) = fds.pop() {
-                        self.take_over(now_ns, fd, &request, &tried, path);
+                        self.take_over(now_ns, fd, &handed, path);
                     }
                 }
                 Err(error) if is_for_later(&error) => return,
@@ -342,13 +387,13 @@ impl ViTcp {
                     let shared = fds.pop().map(Listening::shared);
                     self.door.listening = shared.and_then(Result::ok);
                 }
-                Ok(Some((Message::Take { request, tried }, mut fds))) => {
-                    if let Some((_, ce)) = read_request(&request) {
+                Ok(Some((Message::Take(handed), mut fds))) => {
+                    if let Some((_, ce)) = read_request(&handed.request) {
                         *seen.entry(What::of(&ce)).or_default() += 1;
                     }
                     if let Some(fd) = fds.pop() {
                         self.counters.count(Counter::TakenOver);
-                        self.take_over(now_ns, fd, &request, &tried, path);
+                        self.take_over(now_ns, fd, &handed, path);
                     }
                     self.tell_keeper(now_ns);
                 }
@@ -364,28 +409,35 @@ impl ViTcp {
         }
     }
 
-    /// A connection whose request another program has read. `tried`: who does not want it.
-    fn take_over(
-        &mut self,
-        now_ns: u64,
-        fd: OwnedFd,
-        request: &[u8],
-        tried: &[u32],
-        path: &mut Datapath,
-    ) {
-        let Some((header, ce)) = read_request(request) else {
+    /// A connection whose request another program has read.
+    fn take_over(&mut self, now_ns: u64, fd: OwnedFd, handed: &Handed, path: &mut Datapath) {
+        let Some((header, ce)) = read_request(&handed.request) else {
             return;
         };
         let stream = Stream::passed(fd, self.habits());
+        let state = match handed.challenge {
+            Some(_) => PassiveState::Challenged,
+            None => PassiveState::Incoming,
+        };
         let added = stream.and_then(|stream| {
             let ends = (stream.near()?, stream.far()?);
-            let stage = Stage::Incoming(Default::default());
+            let stage = Stage::Incoming(state);
             self.add(|generation| connection(stream, ends, generation, stage))
         });
         match added {
             Ok(number) => {
                 self.strangers += 1;
-                self.requested(now_ns, number, &header, &ce, tried, path);
+                if let Some(connection) = self.connection_mut(number)
+                    && let Some(Challenged { challenge, message }) = handed.challenge
+                {
+                    connection.tx.number = message;
+                    connection.exchange = Some(Box::new(Exchange {
+                        challenge,
+                        nonce: None,
+                        next: header.message,
+                    }));
+                }
+                self.requested(now_ns, number, &header, &ce, &handed.tried, path);
             }
             Err(error) => log::debug!("a connection that was handed over: {error}"),
         }
@@ -425,13 +477,18 @@ impl ViTcp {
         };
         request.truncate(SEGMENT_HEADER_BYTES + written);
         let fds = [connection.stream.as_fd().as_raw_fd()];
-        let tried = tried.to_vec();
+        let exchange = connection.exchange.as_deref();
+        let content = Handed {
+            request,
+            challenge: exchange.map(|exchange| Challenged {
+                challenge: exchange.challenge,
+                message: connection.tx.number,
+            }),
+            tried: tried.to_vec(),
+        };
         let handed = match &mut self.door.role {
-            Role::None => false,
-            Role::Member { keeper, .. } => {
-                let back = Message::Back { request, tried };
-                keeper.send(&back, &fds).is_ok()
-            }
+            Role::None | Role::Alone => false,
+            Role::Member { keeper, .. } => keeper.send(&Message::Back(content), &fds).is_ok(),
             Role::Keeper { members, .. } => members.iter_mut().any(|member| {
                 let waiting = member.waits.get_mut(&what).filter(|waiting| {
                     let unseen = waiting.handed.saturating_sub(waiting.seen);
@@ -440,10 +497,7 @@ impl ViTcp {
                 let Some(waiting) = waiting.filter(|_| !tried.contains(&member.number)) else {
                     return false;
                 };
-                let take = Message::Take {
-                    request: request.clone(),
-                    tried: tried.clone(),
-                };
+                let take = Message::Take(content.clone());
                 let sent = member.socket.send(&take, &fds).is_ok();
                 waiting.handed = waiting.handed.wrapping_add(u32::from(sent));
                 sent
@@ -463,7 +517,7 @@ impl ViTcp {
     fn member_numbers(&self) -> Vec<u32> {
         match &self.door.role {
             Role::Keeper { members, .. } => members.iter().map(|member| member.number).collect(),
-            Role::None | Role::Member { .. } => Vec::new(),
+            Role::None | Role::Alone | Role::Member { .. } => Vec::new(),
         }
     }
 

@@ -172,6 +172,7 @@ impl ViTcp {
             number: 0,
             theirs: None,
             concede_ns: 0,
+            closed: 0,
         }));
         path.set_state(vi, EndpointState::ConnectPending);
         self.tell_keeper(now_ns);
@@ -255,6 +256,7 @@ impl ViTcp {
         let agreed_bytes = params.max_transfer_bytes.min(theirs.mtu_bytes);
         connection.max_transfer_bytes = agreed_bytes;
         connection.security = theirs.security.as_bytes().to_vec();
+        connection.exchange = None;
         let tx = &mut connection.tx;
         tx.in_flight = InFlight::new(limit, theirs.read_window);
         tx.awaits_ack = params.level == Level::ReliableReception;

@@ -60,12 +60,51 @@ pub(super) struct Unfinished {
     pub(super) part: Part,
 }
 
+impl Unfinished {
+    /// Does it begin a message of ours, which has a number then?
+    pub(super) fn begins(&self) -> bool {
+        match self.part {
+            Part::Own { begins, .. } => begins,
+            Part::Read | Part::Nop => true,
+            Part::Control(_) | Part::Answer { .. } | Part::Rest => false,
+        }
+    }
+
+    /// The bytes that are not written; `None` if the memory of its payload is not valid any more.
+    pub(super) fn rest(&self, vi: ViIndex, path: &mut Datapath) -> Option<Vec<u8>> {
+        let headers = self.headers.get(..self.headers_bytes as usize)?;
+        let payload_bytes = self.payload.map_or(0, |payload| payload.bytes as usize);
+        let mut bytes = vec![0; headers.len() + payload_bytes];
+        let (front, behind) = bytes.split_at_mut(headers.len());
+        front.copy_from_slice(headers);
+        if let Some(payload) = self.payload {
+            let place = payload.place_now(vi, path);
+            if !path.copy_out(vi, place, payload.offset_bytes, behind) {
+                return None;
+            }
+        }
+        bytes.drain(..self.written_bytes as usize);
+        Some(bytes)
+    }
+}
+
 /// Where payload comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Payload {
     pub(super) place: Place,
     pub(super) offset_bytes: u32,
     pub(super) bytes: u32,
+}
+
+impl Payload {
+    /// Its place, of a segment that was begun before: those before it are sent, so it is of the
+    /// first that is not, wherever that was.
+    fn place_now(&self, vi: ViIndex, path: &mut Datapath) -> Place {
+        match self.place {
+            Place::Sending(_) => Place::Sending(path.in_flight(vi)),
+            place => place,
+        }
+    }
 }
 
 /// A segment of this system call.
@@ -196,6 +235,38 @@ impl Gather {
         });
     }
 
+    /// Room for one small message alone: its header, and its payload. What was gathered is gone.
+    #[inline]
+    pub(super) fn alone(&mut self) -> Option<(&mut [u8; SEGMENT_HEADER_BYTES], &mut [u8])> {
+        self.clear();
+        let (header, rest) = self.buffer.split_first_chunk_mut()?;
+        Some((header, rest.get_mut(..COPIED_BYTES as usize)?))
+    }
+
+    /// That message, of so much payload.
+    #[inline]
+    pub(super) fn lone_bytes(&self, payload_bytes: u32) -> &[u8] {
+        let bytes = SEGMENT_HEADER_BYTES + payload_bytes as usize;
+        self.buffer.get(..bytes).unwrap_or_default()
+    }
+
+    /// It is what was planned: TCP did not take all of it.
+    #[cold]
+    pub(super) fn plan_alone(&mut self, payload_bytes: u32) {
+        self.stage(SEGMENT_HEADER_BYTES + payload_bytes as usize);
+        let payload = (payload_bytes > 0).then_some(Payload {
+            place: Place::Sending(0),
+            offset_bytes: 0,
+            bytes: payload_bytes,
+        });
+        let part = Part::Own {
+            payload_bytes,
+            begins: true,
+            ends: true,
+        };
+        self.plan(0, SEGMENT_HEADER_BYTES, payload, part);
+    }
+
     /// Adds bytes as they are.
     pub(super) fn add_control(&mut self, bytes: &[u8]) {
         let take = bytes.len().min(BUFFER_BYTES - self.used_bytes);
@@ -285,11 +356,7 @@ impl Gather {
         }
         if let Some(payload) = rest.payload {
             let skipped = rest.written_bytes.saturating_sub(rest.headers_bytes);
-            let place = match payload.place {
-                // Those before it are sent: it is the first that is not, wherever it was.
-                Place::Sending(_) => Place::Sending(path.in_flight(vi)),
-                place => place,
-            };
+            let place = payload.place_now(vi, path);
             let payload = Payload { place, ..payload };
             let added = self.add_payload((vi, path), payload, skipped);
             if !added {
@@ -373,7 +440,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_back_is_of_a_stream_and_not_for_long() {
-        let mut tx = Tx::new(0, 0);
+        let mut tx = Tx::new();
         let begin_ns = 1_000_000;
         assert!(!keeps_back(&mut tx, begin_ns, STREAM_SEGMENTS), "the first");
         assert!(keeps_back(&mut tx, begin_ns + 1, STREAM_SEGMENTS));

@@ -4,9 +4,12 @@
 //! | --- | --- |
 //! | this file | [`ViTcp`]: the tables, and one look at the sockets |
 //! | `socket` | system calls on sockets |
+//! | `secure`, `credentials` | TLS in front of them |
+//! | `warm` | the connection that brought something last: read without being asked after |
 //! | `connection` | one TCP connection, one VI: what is known of them |
 //! | `establish`, `active`, `passive`, `crossing` | connections made: commands, the asking end, the asked end, peers that ask each other |
 //! | `choices` | what VIs want of connections beyond the guide |
+//! | `keys`, `challenge` | keys that are shared with other hosts, and who has to prove to have one |
 //! | `door` | one TCP port for all programs of a host |
 //! | `closing` | connections ended |
 //! | `transmit`, `gather` | descriptors cut into segments, and one system call's worth of them |
@@ -31,23 +34,30 @@ use crate::datapath::Datapath;
 use crate::datapath::stream::Pieces;
 
 mod active;
+mod challenge;
 mod choices;
 mod closing;
 mod connection;
 mod counters;
+mod credentials;
 mod crossing;
 mod door;
 mod establish;
 mod gather;
 mod in_flight;
+mod keys;
 mod passive;
 mod port;
 mod receive;
+mod secure;
 mod socket;
 mod timers;
 mod transmit;
+mod warm;
 
 pub(crate) use counters::Counters;
+pub(crate) use credentials::Credentials;
+pub(crate) use keys::Keys;
 pub(crate) use port::StreamPort;
 
 use closing::Ending;
@@ -57,8 +67,10 @@ use door::{DOORS, Door};
 use establish::Listener;
 use gather::Gather;
 use receive::Receiver;
+use secure::is_for_next;
 use socket::{End, Habits, Watch, is_for_later};
 use timers::{Key, Timers};
+use warm::WARM_LOOKS;
 
 /// User bytes in a segment of a send, at most.
 pub(crate) const NATIVE_MTU_BYTES: u32 = 65_535 - SEGMENT_HEADER_BYTES as u32;
@@ -78,8 +90,6 @@ const QUICK_READS: u32 = 3;
 const LOOKS_LEFT_OUT: u32 = 2;
 /// Connections that come in, in one look.
 const ACCEPTS_AT_ONCE: u32 = 32;
-/// Looks in which a connection that brought something is read without being asked after.
-const WARM_LOOKS: u32 = 4096;
 /// While it brought something in the last so many, the others are asked after more and more rarely
 /// as long as they bring nothing; otherwise at every few looks.
 const BUSY_LOOKS: u32 = 16;
@@ -111,6 +121,10 @@ pub(crate) struct Settings {
 /// The VIs of a NIC, and their TCP connections.
 pub(crate) struct ViTcp {
     settings: Settings,
+    /// Connections are of TLS, with these.
+    credentials: Option<Credentials>,
+    /// Without any, everybody is spoken with.
+    keys: Option<Keys>,
     endpoints: Vec<Option<Endpoint>>,
     /// Places in `endpoints` without a VI: the first of them is taken next.
     free: BinaryHeap<Reverse<u32>>,
@@ -125,6 +139,10 @@ pub(crate) struct ViTcp {
     ready: VecDeque<u32>,
     /// The connection that brought something last, and the looks left in which it is read first.
     warm: Option<(u32, u32)>,
+    /// How many times in a row it was that one.
+    in_a_row: u32,
+    /// The connection of which the system does not tell.
+    untold: Option<u32>,
     /// Looks since all of them were asked after, and how many may be.
     looks: u32,
     looks_between: u32,
@@ -151,7 +169,11 @@ impl ViTcp {
     ///
     /// # Errors
     /// What the system says.
-    pub(crate) fn new(settings: Settings) -> io::Result<Self> {
+    pub(crate) fn new(
+        settings: Settings,
+        credentials: Option<Credentials>,
+        keys: Option<Keys>,
+    ) -> io::Result<Self> {
         let max_vi = settings.max_vi;
         Ok(Self {
             endpoints: (0..max_vi).map(|_| None).collect(),
@@ -164,6 +186,8 @@ impl ViTcp {
             door: Door::new(),
             ready: VecDeque::new(),
             warm: None,
+            in_a_row: 0,
+            untold: None,
             looks: 0,
             looks_left_out: 0,
             looks_between: *LOOKS_BETWEEN.start(),
@@ -179,6 +203,8 @@ impl ViTcp {
             gather: Gather::new(),
             counters: Counters::default(),
             settings,
+            credentials,
+            keys,
         })
     }
 
@@ -297,7 +323,7 @@ impl ViTcp {
         };
         self.next_generation = self.next_generation.wrapping_add(1) % DOORS;
         let connection = Box::new(make(self.next_generation));
-        let watched = u64::from(connection.generation) << 32 | u64::from(number);
+        let watched = connection.watched_as(number);
         if let Err(error) = self.watch.add(&connection.stream, watched) {
             self.free_connections.push(number);
             return Err(error);
@@ -320,6 +346,9 @@ impl ViTcp {
         }
         if self.warm.is_some_and(|(warm, _)| warm == number) {
             self.warm = None;
+        }
+        if self.untold == Some(number) {
+            self.untold = None;
         }
     }
 
@@ -345,6 +374,7 @@ impl ViTcp {
 
     /// The next look is at all sockets.
     pub(crate) fn look_at_all_next(&mut self) {
+        self.watch_all();
         self.looks = u32::MAX;
     }
 
@@ -390,23 +420,9 @@ impl ViTcp {
         worked
     }
 
-    /// The connection that brought something last is likely to bring more: it costs one system
-    /// call to see, and not two.
-    fn look_at_warm(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
-        let Some((number, left)) = self.warm else {
-            return false;
-        };
-        self.warm = left.checked_sub(1).map(|left| (number, left));
-        match self.connection_mut(number) {
-            Some(connection) if !connection.queued => connection.may_read = true,
-            Some(_) | None => return false,
-        }
-        self.serve(now_ns, number, path)
-    }
-
     /// Reads what came; a few times if nothing did and the program does nothing but wait for it: so
     /// it is found sooner than by whole turns.
-    fn receive(receiver: &Receiver<'_>, pieces: &Pieces) -> io::Result<usize> {
+    fn receive(receiver: &mut Receiver<'_>, pieces: &Pieces) -> io::Result<usize> {
         let tx = &receiver.connection.tx;
         let mut tries = match tx.streams || !receiver.connection.may_write {
             true => 1,
@@ -425,6 +441,7 @@ impl ViTcp {
 
     /// Asks the system which sockets something happened on. True if the door was one of them.
     pub(crate) fn look_at_all(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
+        self.look_at_untold(path);
         let mut door = false;
         for at in 0..self.watch.look() {
             let Some(seen) = self.watch.seen(at) else {
@@ -445,7 +462,8 @@ impl ViTcp {
             }
             connection.may_read |= seen.readable;
             connection.over |= seen.over;
-            let room = seen.writable && !core::mem::replace(&mut connection.may_write, true);
+            let flushed = seen.writable && connection.stream.flush();
+            let room = flushed && !core::mem::replace(&mut connection.may_write, true);
             if room && let Some(vi) = connection.vi() {
                 path.resume(vi);
             }
@@ -496,7 +514,7 @@ impl ViTcp {
             self.queue(number);
         }
         if came {
-            self.warm = Some((number, WARM_LOOKS));
+            self.warmed(number);
         }
         came
     }
@@ -524,13 +542,14 @@ impl ViTcp {
         };
         let behind = self.buffer.as_mut_ptr().expose_provenance() as u64;
         self.pieces.push(behind, room);
-        let got = match Self::receive(&receiver, &self.pieces) {
+        let got = match Self::receive(&mut receiver, &self.pieces) {
             Ok(0) => return Err(Ending::Left),
             Ok(got) => got,
             Err(error) if is_for_later(&error) => {
                 receiver.connection.may_read = false;
                 return Ok(false);
             }
+            Err(error) if is_for_next(&error) => return Ok(false),
             Err(error) => return Err(Ending::of_error(&error)),
         };
         receiver.counters.count(Counter::RxCalls);
@@ -538,7 +557,8 @@ impl ViTcp {
         let whole = direct as usize + room;
         // Less than was asked for: nothing is left. What comes now is told of, but for an end of
         // which that was told already.
-        receiver.connection.may_read = got == whole || receiver.connection.over;
+        let connection = &mut *receiver.connection;
+        connection.may_read = got == whole || connection.over || connection.stream.has_more();
         let placed = got.min(direct as usize);
         if placed > 0 {
             receiver.placed(placed as u32)?;

@@ -1,18 +1,20 @@
 //! The end that is asked [VI/TCP 4.3], and connections that are no VI's.
 
 use vi_engine::{ConnId, ConnectError, EndpointState, Host, ViIndex, Waiter};
-use vitcp_lite::machine::passive::{PassiveAction, PassiveEvent, PassiveState};
+use vitcp_lite::machine::passive::{PassiveEvent, PassiveState};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{
-    CeHeader, Flags, Headers, IsCode, Item, RemoteError, Segment, SegmentHeader, SegmentType,
-    ViErrorType,
+    CeHeader, Flags, Headers, IsCode, Item, RemoteError, Says as Sender, Segment, SegmentHeader,
+    SegmentType,
 };
 
 use super::active::{Event, connection};
+use super::challenge::{Judgement, refusal};
 use super::choices::{Says, compare};
 use super::connection::{Asked, Connection, Phase, Stage};
 use super::counters::Counter;
 use super::establish::{Names, address, attributes_of, long, put_connect};
+use super::secure::{is_breach, is_for_next};
 use super::socket::is_for_later;
 use super::timers::Key;
 use super::{ACCEPTS_AT_ONCE, ViTcp};
@@ -27,6 +29,10 @@ enum Found {
     Over,
     /// What came is no VI/TCP, or more than there may be.
     Unfit,
+    /// TLS could not be agreed upon.
+    Refused,
+    /// There may be more than one look reads.
+    Later,
 }
 
 impl ViTcp {
@@ -36,7 +42,7 @@ impl ViTcp {
             let Some(listening) = self.door.listening() else {
                 return;
             };
-            let stream = match listening.accept(self.habits()) {
+            let stream = match listening.accept(self.habits(), self.credentials.as_ref()) {
                 Ok(stream) => stream,
                 Err(error) if is_for_later(&error) => return,
                 Err(error) => {
@@ -82,11 +88,14 @@ impl ViTcp {
             Stage::Incoming(_) => self.serve_incoming(now_ns, number, path),
             Stage::Held(_) => {
                 // Nobody says more than a request before it is answered.
-                if !matches!(read_procedure(connection), Found::Nothing) {
-                    connection.stage = Stage::Void;
-                    return true;
+                match read_procedure(connection) {
+                    Found::Nothing => return false,
+                    Found::Later => self.queue(number),
+                    Found::Segment(_) | Found::Over | Found::Unfit | Found::Refused => {
+                        connection.stage = Stage::Void;
+                    }
                 }
-                false
+                true
             }
             Stage::Closing => {
                 self.serve_closing(number);
@@ -100,12 +109,11 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return false;
         };
-        if connection.tx.segment_bytes == 0 {
+        if !connection.established {
             if !connection.may_write {
                 return false;
             }
-            // From now on it is a connection.
-            connection.tx.segment_bytes = 1;
+            connection.established = true;
             self.established(now_ns, vi, number, path);
         }
         let Some(connection) = self.connection_mut(number) else {
@@ -116,14 +124,20 @@ impl ViTcp {
         }
         // If TCP is gone that is read, too.
         let _gone = super::closing::write_control(connection);
-        match read_procedure(connection) {
+        let found = read_procedure(connection);
+        match found {
             Found::Nothing => return false,
+            Found::Later => self.queue(number),
             Found::Segment(segment) => self.answered(now_ns, vi, number, &segment, path),
             Found::Over => {
-                self.request_event(now_ns, vi, Event::TcpClosed, path);
+                let event = self.closed_early(vi, number);
+                self.request_event(now_ns, vi, event, path);
             }
-            Found::Unfit => {
-                self.counters.count(Counter::DropMalformed);
+            Found::Unfit | Found::Refused => {
+                self.counters.count(match found {
+                    Found::Refused => Counter::DropTlsHandshake,
+                    _ => Counter::DropMalformed,
+                });
                 let event = Event::Reject(ConnectError::Rejected);
                 self.request_event(now_ns, vi, event, path);
             }
@@ -136,8 +150,15 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return false;
         };
-        let found = read_procedure(connection);
-        match found {
+        // If TCP is gone that is read, too.
+        let _gone = super::closing::write_control(connection);
+        let challenged = matches!(&connection.stage, Stage::Incoming(state) if *state == PassiveState::Challenged);
+        let unfit = match challenged {
+            true => Counter::DropUnansweredChallenge,
+            false => Counter::DropUnfitIncoming,
+        };
+        match read_procedure(connection) {
+            Found::Nothing if challenged => false,
             Found::Nothing => {
                 if !core::mem::replace(&mut connection.timed, true) {
                     self.timers.set(now_ns + answer_ns, Key::Connection(number));
@@ -151,14 +172,28 @@ impl ViTcp {
                     true
                 }
                 Headers::Connect(_) | Headers::Plain | Headers::Rdma(_) => {
-                    self.counters.count(Counter::DropUnfitIncoming);
+                    self.counters.count(unfit);
                     self.remove(number);
                     true
                 }
             },
             Found::Over | Found::Unfit => {
-                self.counters.count(Counter::DropUnfitIncoming);
+                let why = match connection.stream.is_unproven() {
+                    true => Counter::DropTlsHandshake,
+                    false => unfit,
+                };
+                self.counters.count(why);
                 self.remove(number);
+                true
+            }
+            Found::Refused => {
+                self.counters.count(Counter::DropTlsHandshake);
+                // The other end hears why.
+                self.close(now_ns, number);
+                true
+            }
+            Found::Later => {
+                self.queue(number);
                 true
             }
         }
@@ -175,7 +210,7 @@ impl ViTcp {
         let Some(connection) = connection.and_then(Option::as_mut) else {
             return;
         };
-        match connection.stream.receive_bytes(buffer) {
+        match connection.stream.drain(buffer) {
             Ok(0) => self.remove(number),
             Ok(_) => self.queue(number),
             Err(error) if is_for_later(&error) => {
@@ -205,11 +240,26 @@ impl ViTcp {
         let Stage::Incoming(state) = connection.stage else {
             return;
         };
+        let security = match self.judge(number, header, ce) {
+            Judgement::Hear(security) => security,
+            Judgement::Challenge => {
+                self.challenge(now_ns, number, (header, ce), path.random());
+                return;
+            }
+            Judgement::Refuse(why) => {
+                self.disproved(now_ns, number, header, why);
+                return;
+            }
+        };
+        let may_be_ours = self.can_prove(number);
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
         let (passive, _) = state.on(PassiveEvent::Request);
         let far = connection.far;
         let asked = Asked {
             passive,
-            ce: *ce,
+            ce: CeHeader { security, ..*ce },
             number: header.message,
             rx_posted: header.rx_posted,
             remote: address(far.host, long(&ce.calling)),
@@ -217,8 +267,10 @@ impl ViTcp {
         };
         let conn = ConnId::new(number, connection.generation);
         connection.stage = Stage::Held(Box::new(asked));
-        if ce.attributes.peer_to_peer {
-            self.requested_by_peer(now_ns, conn, &asked, (header, tried), path);
+        if !may_be_ours {
+            self.unmatched(now_ns, conn, (header, ce), tried, path);
+        } else if ce.attributes.peer_to_peer {
+            self.requested_by_peer(now_ns, conn, &asked, ((header, ce), tried), path);
         } else {
             match self.match_listener(&long(&ce.called), conn) {
                 Some(listener) => {
@@ -247,14 +299,12 @@ impl ViTcp {
     }
 
     /// The machine of a held request goes on.
-    pub(super) fn held(&mut self, conn: ConnId, event: PassiveEvent) -> Option<PassiveAction> {
-        let connection = self.of_conn_mut(conn)?;
-        let Stage::Held(asked) = &mut connection.stage else {
-            return None;
-        };
-        let (state, action) = asked.passive.on(event);
-        asked.passive = state;
-        Some(action)
+    pub(super) fn held(&mut self, conn: ConnId, event: PassiveEvent) {
+        if let Some(connection) = self.of_conn_mut(conn)
+            && let Stage::Held(asked) = &mut connection.stage
+        {
+            (asked.passive, _) = asked.passive.on(event);
+        }
     }
 
     /// The consumer rejects a request (VIPL 3.3.3).
@@ -270,10 +320,7 @@ impl ViTcp {
             }
             Stage::Held(_) => {
                 self.held(conn, PassiveEvent::Reject);
-                let rejected = RemoteError {
-                    vi_error: ViErrorType::None,
-                    is_code: IsCode::Rejected,
-                };
+                let rejected = refusal(IsCode::Rejected);
                 self.refuse_held(now_ns, conn, SegmentType::ConnectReject, rejected);
                 Ok(())
             }
@@ -300,7 +347,7 @@ impl ViTcp {
         // The client may have given up just now.
         if matches!(connection.stage, Stage::Held(_)) {
             connection.may_read = true;
-            if !matches!(read_procedure(connection), Found::Nothing) {
+            if !matches!(read_procedure(connection), Found::Nothing | Found::Later) {
                 connection.stage = Stage::Void;
             }
         }
@@ -347,10 +394,18 @@ impl ViTcp {
         ce.attributes.flow_control &= asked.ce.attributes.flow_control;
         let flow_control = ce.attributes.flow_control;
         let credits_low = self.settings.credits_low;
+        let message = match self.of_conn(conn) {
+            Some(connection) if connection.exchange.is_some() => {
+                connection.tx.number.wrapping_add(1)
+            }
+            Some(_) => random,
+            None => return,
+        };
+        self.prove(conn.index(), Sender::Accept, message, &mut ce);
         let Some(connection) = self.of_conn_mut(conn) else {
             return;
         };
-        connection.tx.number = random;
+        connection.tx.number = message;
         let kind = SegmentType::ConnectAccept;
         put_connect(vi, connection, kind, (asked.number, credits_low), &ce, path);
         // If TCP is gone that is read, too.
@@ -377,12 +432,31 @@ impl ViTcp {
         if kind == SegmentType::ConnectNoMatch {
             (asked.passive, _) = asked.passive.on(PassiveEvent::NoMatch);
         }
+        let ack = asked.number;
+        self.refuse(now_ns, conn.index(), ack, (kind, error));
+    }
+
+    /// Answers the request of this number so, and closes its connection.
+    pub(super) fn refuse(
+        &mut self,
+        now_ns: u64,
+        number: u32,
+        ack: u32,
+        (kind, error): (SegmentType, RemoteError),
+    ) {
+        let Some(connection) = self.connection_mut(number) else {
+            return;
+        };
         let mut header = SegmentHeader::new(kind, SEGMENT_HEADER_BYTES as u16);
         header.flags = Flags::END_OF_MESSAGE;
-        header.ack = asked.number;
+        header.ack = ack;
         header.remote_error = error;
+        if connection.exchange.is_some() {
+            // The challenge was a message, too.
+            header.message = connection.tx.number.wrapping_add(1);
+        }
         super::closing::put_control(connection, &header);
-        self.close(now_ns, conn.index());
+        self.close(now_ns, number);
     }
 
     /// The connection of a request, if it is still that.
@@ -417,6 +491,8 @@ fn read_procedure(connection: &mut Connection) -> Found {
                 connection.may_read = false;
                 return Found::Nothing;
             }
+            Err(error) if is_for_next(&error) => return Found::Later,
+            Err(error) if is_breach(&error) => return Found::Refused,
             Err(_) => return Found::Over,
         };
         let Some(mut input) = bytes.get(..got) else {

@@ -1,6 +1,7 @@
 //! Segments received: matched to messages, placed, completed, acknowledged.
 
 mod failure;
+mod whole;
 
 use vi_engine::{AsyncError, Claim, Completion, Host, Level, Status, ViIndex, ViParams};
 use vitcp_lite::{
@@ -109,6 +110,16 @@ impl Receiver<'_> {
                 // A descriptor's memory is gone: what stands behind its message comes to nobody.
                 return Err(Ending::Local);
             }
+            if input.is_empty() {
+                return Ok(());
+            }
+            let mut behind = input;
+            if let Some((header, payload)) = self.connection.rx.decoder.whole_send(&mut behind)
+                && self.whole(&header, payload)?
+            {
+                input = behind;
+                continue;
+            }
             match self.connection.rx.decoder.next(&mut input) {
                 // Not moved: it has room for what a connection begins with.
                 Ok(Some(Item::Segment(ref segment))) => {
@@ -133,17 +144,22 @@ impl Receiver<'_> {
         }
     }
 
-    /// The headers of a segment.
-    fn segment(&mut self, segment: &Segment) -> Result<(), Ending> {
-        let header = &segment.header;
-        let vi = self.vi;
+    /// What every segment says beside its own message.
+    #[inline]
+    fn heard(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
         if let Some(credits) = &mut self.connection.tx.credits {
             credits.note_posted(header.rx_posted);
             if self.connection.tx.starved && credits.available() > 0 {
-                self.path.resume(vi);
+                self.path.resume(self.vi);
             }
         }
-        self.acknowledged(header)?;
+        self.acknowledged(header)
+    }
+
+    /// The headers of a segment.
+    fn segment(&mut self, segment: &Segment) -> Result<(), Ending> {
+        let header = &segment.header;
+        self.heard(header)?;
         let rdma = match segment.headers {
             Headers::Rdma(rdma) => Some(rdma),
             Headers::Plain | Headers::Connect(_) => None,
@@ -183,18 +199,28 @@ impl Receiver<'_> {
     }
 
     /// What the peer says of our messages [VI/TCP 3.1].
+    #[inline]
     fn acknowledged(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
-        let tx = &mut self.connection.tx;
-        if !tx.awaits_ack {
+        if !self.connection.tx.awaits_ack {
             // Whatever it says must be ignored.
             return Ok(());
         }
-        if is_after(header.ack, tx.number) {
-            return Err(Ending::Protocol(Counter::DropFalseAck));
-        }
+        self.acknowledged_to(header)
+    }
+
+    fn acknowledged_to(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+        let tx = &mut self.connection.tx;
         let error = header.remote_error;
         let failed =
             error.vi_error != ViErrorType::None || error.is_code == vitcp_lite::IsCode::Transport;
+        // A message may fail as soon as its headers are there.
+        let last = match failed {
+            true => tx.begun_number().unwrap_or(tx.number),
+            false => tx.number,
+        };
+        if is_after(header.ack, last) {
+            return Err(Ending::Protocol(Counter::DropFalseAck));
+        }
         if failed {
             tx.in_flight.acknowledge(header.ack.wrapping_sub(1));
             complete_answered(self.vi, tx, self.path);
@@ -235,10 +261,7 @@ impl Receiver<'_> {
         self.next_number(header)?;
         // It is good when it is placed.
         self.connection.rx.good = good;
-        let immediate = header
-            .flags
-            .contains(Flags::IMMEDIATE)
-            .then_some(header.immediate);
+        let immediate = immediate_of(header);
         self.connection.rx.message = Some(RxMessage {
             number: header.message,
             kind: RxKind::Discard,
@@ -277,13 +300,31 @@ impl Receiver<'_> {
     fn claim(&mut self) -> Claim {
         let claim = self.path.claim_receive(self.vi);
         if claim != Claim::Empty {
-            let rx = &mut self.connection.rx;
-            rx.used = rx.used.wrapping_add(1);
-            if let Some(posted) = &mut rx.posted {
-                posted.use_one();
-            }
+            self.count_claim();
         }
         claim
+    }
+
+    /// A message has taken a receive descriptor.
+    #[inline]
+    fn count_claim(&mut self) {
+        let rx = &mut self.connection.rx;
+        rx.used = rx.used.wrapping_add(1);
+        if let Some(posted) = &mut rx.posted {
+            posted.use_one();
+        }
+    }
+
+    /// The message with this number is placed, as a whole.
+    #[inline]
+    fn is_good(&mut self, number: u32) {
+        self.counters.count(Counter::RxMessages);
+        let rx = &mut self.connection.rx;
+        rx.good = number;
+        if rx.acknowledges && !rx.owes_ack {
+            rx.owes_ack = true;
+            self.path.resume(self.vi);
+        }
     }
 
     /// Claims the receive descriptor of a send.
@@ -509,13 +550,7 @@ impl Receiver<'_> {
             self.counters.count(Counter::DropDiscarded);
             return Ok(());
         }
-        self.counters.count(Counter::RxMessages);
-        let rx = &mut self.connection.rx;
-        rx.good = message.number;
-        if rx.acknowledges && !rx.owes_ack {
-            rx.owes_ack = true;
-            self.path.resume(self.vi);
-        }
+        self.is_good(message.number);
         let (claimed, remote_write) = match message.kind {
             RxKind::Receive { .. } => (true, false),
             RxKind::Write { claimed, .. } => (claimed, true),
@@ -537,4 +572,8 @@ impl Receiver<'_> {
         }
         Ok(())
     }
+}
+
+fn immediate_of(header: &SegmentHeader) -> Option<u32> {
+    (header.flags.contains(Flags::IMMEDIATE)).then_some(header.immediate)
 }

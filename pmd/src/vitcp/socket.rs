@@ -9,6 +9,8 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use pmd_port::fork::Descriptor;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
+use super::credentials::Credentials;
+use super::secure::Secure;
 use crate::datapath::stream::Pieces;
 
 /// Connections that the kernel completes before they are accepted.
@@ -52,13 +54,21 @@ impl End {
     }
 }
 
-/// One TCP connection, or what may become one.
+/// One TCP connection, or what may become one; TLS stands between it and us if the NIC is told so.
 #[derive(Debug)]
-pub(super) struct Stream(Descriptor);
+pub(super) struct Stream {
+    socket: Descriptor,
+    secure: Option<Box<Secure>>,
+}
 
 impl Stream {
     /// Begins to connect from `local`, whose port the system chooses, to `remote`.
-    pub(super) fn connect(local: End, remote: End, habits: Habits) -> io::Result<Self> {
+    pub(super) fn connect(
+        local: End,
+        remote: End,
+        habits: Habits,
+        credentials: Option<&Credentials>,
+    ) -> io::Result<Self> {
         let socket = new_socket(local.address())?;
         tune(&socket, habits)?;
         // Four numbers name a connection, not the port alone: as many to each host as there are ports.
@@ -70,7 +80,12 @@ impl Stream {
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
             Err(error) => return Err(error),
         }
-        Descriptor::make(|| Ok(socket.into())).map(Self)
+        let peer = remote.address().ip();
+        let secure = credentials.map(|credentials| Secure::asking(credentials, peer));
+        Ok(Self {
+            socket: Descriptor::make(|| Ok(socket.into()))?,
+            secure: secure.transpose()?,
+        })
     }
 
     /// A connection that another process of this host took.
@@ -78,11 +93,46 @@ impl Stream {
         let socket = Socket::from(socket);
         socket.set_nonblocking(true)?;
         tune(&socket, habits)?;
-        Descriptor::make(|| Ok(socket.into())).map(Self)
+        Ok(Self {
+            socket: Descriptor::make(|| Ok(socket.into()))?,
+            secure: None,
+        })
     }
 
     fn socket(&self) -> SockRef<'_> {
-        SockRef::from(&self.0)
+        SockRef::from(&self.socket)
+    }
+
+    /// Is there TLS, or to be?
+    pub(super) fn is_secure(&self) -> bool {
+        self.secure.is_some()
+    }
+
+    /// Does one end not know yet who the other is?
+    pub(super) fn is_unproven(&self) -> bool {
+        (self.secure.as_ref()).is_some_and(|secure| !secure.is_established())
+    }
+
+    /// May there be more to be read, though the last read brought less than was asked for?
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.secure.as_ref().is_some_and(|secure| secure.has_more())
+    }
+
+    /// Does something that was taken wait for room in TCP?
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        (self.secure.as_ref()).is_some_and(|secure| secure.is_waiting())
+    }
+
+    /// TCP may have room again: what waits for that is written. True if nothing waits any more.
+    #[inline]
+    pub(super) fn flush(&mut self) -> bool {
+        match &mut self.secure {
+            None => true,
+            // If TCP is gone that is read, too.
+            Some(secure) => secure.flush(&self.socket, false).unwrap_or(true),
+        }
     }
 
     /// Why it could not be made, once it is known.
@@ -104,7 +154,7 @@ impl Stream {
         // SAFETY: integers are valid as zero bytes.
         let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
         let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-        let (fd, to) = (self.0.as_raw_fd(), (&raw mut info).cast());
+        let (fd, to) = (self.socket.as_raw_fd(), (&raw mut info).cast());
         // SAFETY: the kernel writes at most `length` bytes to a value of that size.
         let got =
             unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut length) };
@@ -122,10 +172,14 @@ impl Stream {
     /// a segment waits for what follows, or for [`Stream::push`].
     ///
     /// # Safety
-    /// The pieces may be read; what is not mapped is an error.
+    /// The pieces may be read; what is not mapped is an error, but must be mapped for TLS.
     #[inline]
-    pub(super) unsafe fn send(&self, pieces: &Pieces, more: bool) -> io::Result<usize> {
-        let fd = self.0.as_raw_fd();
+    pub(super) unsafe fn send(&mut self, pieces: &Pieces, more: bool) -> io::Result<usize> {
+        if let Some(secure) = &mut self.secure {
+            // SAFETY: passed on from our caller.
+            return unsafe { secure.send(&self.socket, pieces, more) };
+        }
+        let fd = self.socket.as_raw_fd();
         let mut flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
         if more {
             flags |= libc::MSG_MORE;
@@ -133,7 +187,7 @@ impl Stream {
         loop {
             let sent = match pieces.as_slice() {
                 // SAFETY: the caller vouches for the piece.
-                [one] => unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) },
+                [one] => unsafe { send(fd, one.iov_base, one.iov_len, flags) },
                 many => {
                     let mut header = empty_header();
                     header.msg_iov = many.as_ptr().cast_mut();
@@ -152,14 +206,18 @@ impl Stream {
     ///
     /// # Safety
     /// The pieces may be written, and nobody has a reference to their bytes; what is not mapped
-    /// is an error.
+    /// is an error, but must be mapped for TLS.
     #[inline]
-    pub(super) unsafe fn receive(&self, pieces: &Pieces) -> io::Result<usize> {
-        let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_DONTWAIT);
+    pub(super) unsafe fn receive(&mut self, pieces: &Pieces) -> io::Result<usize> {
+        if let Some(secure) = &mut self.secure {
+            // SAFETY: passed on from our caller.
+            return unsafe { secure.receive(&self.socket, pieces) };
+        }
+        let (fd, flags) = (self.socket.as_raw_fd(), libc::MSG_DONTWAIT);
         loop {
             let got = match pieces.as_slice() {
                 // SAFETY: the caller vouches for the piece.
-                [one] => unsafe { libc::recv(fd, one.iov_base, one.iov_len, flags) },
+                [one] => unsafe { receive(fd, one.iov_base, one.iov_len, flags) },
                 many => {
                     let mut header = empty_header();
                     header.msg_iov = many.as_ptr().cast_mut();
@@ -181,12 +239,15 @@ impl Stream {
     }
 
     /// Writes bytes; how many the system took.
-    pub(super) fn send_bytes(&self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(secure) = &mut self.secure {
+            return secure.send_bytes(&self.socket, bytes);
+        }
         loop {
-            let (fd, from) = (self.0.as_raw_fd(), bytes.as_ptr().cast());
+            let (fd, from) = (self.socket.as_raw_fd(), bytes.as_ptr().cast());
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
             // SAFETY: the kernel reads a slice of the caller's.
-            let sent = unsafe { libc::send(fd, from, bytes.len(), flags) };
+            let sent = unsafe { send(fd, from, bytes.len(), flags) };
             if let Some(result) = outcome(sent) {
                 return result;
             }
@@ -194,28 +255,80 @@ impl Stream {
     }
 
     /// Reads bytes; 0 at the end of what the other end sends.
-    pub(super) fn receive_bytes(&self, bytes: &mut [u8]) -> io::Result<usize> {
-        loop {
-            let (fd, to) = (self.0.as_raw_fd(), bytes.as_mut_ptr().cast());
-            // SAFETY: the kernel writes to a slice of the caller's.
-            let got = unsafe { libc::recv(fd, to, bytes.len(), libc::MSG_DONTWAIT) };
-            if let Some(result) = outcome(got) {
-                return result;
-            }
+    pub(super) fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match &mut self.secure {
+            None => receive_into(&self.socket, bytes),
+            Some(secure) => secure.receive_bytes(&self.socket, bytes),
         }
     }
 
-    /// Says that nothing more comes from here.
-    pub(super) fn finish(&self) {
+    /// Reads what nobody wants to know any more; 0 at the end.
+    pub(super) fn drain(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        receive_into(&self.socket, buffer)
+    }
+
+    /// Says that nothing more comes from here. False if what was sent before waits for room in TCP:
+    /// then it is to be called again.
+    pub(super) fn finish(&mut self) -> bool {
+        if let Some(secure) = &mut self.secure
+            && !secure.finish(&self.socket)
+        {
+            return false;
+        }
         // A connection that is gone has been told.
         let _gone = self.socket().shutdown(std::net::Shutdown::Write);
+        true
+    }
+
+    /// Says with TLS that this is the end, if there is room for that: it is closed next.
+    pub(super) fn part(&mut self) {
+        if let Some(secure) = &mut self.secure {
+            let _waits = secure.finish(&self.socket);
+        }
+    }
+}
+
+/// Reads bytes of a socket; 0 at the end of what the other end sends.
+pub(super) fn receive_into(socket: &Descriptor, bytes: &mut [u8]) -> io::Result<usize> {
+    loop {
+        let (fd, to) = (socket.as_raw_fd(), bytes.as_mut_ptr().cast());
+        // SAFETY: the kernel writes to a slice of the caller's.
+        let got = unsafe { receive(fd, to, bytes.len(), libc::MSG_DONTWAIT) };
+        if let Some(result) = outcome(got) {
+            return result;
+        }
     }
 }
 
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
+}
+
+/// `send`, without what the C library has around it where a thread can be cancelled: our callers
+/// never wait there.
+///
+/// # Safety
+/// As for `libc::send`.
+#[inline]
+unsafe fn send(fd: RawFd, from: *const libc::c_void, bytes: usize, flags: libc::c_int) -> isize {
+    let nobody = core::ptr::null::<libc::sockaddr>();
+    // SAFETY: `sendto` without an address, passed on from our caller.
+    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, from, bytes, flags, nobody, 0usize) };
+    sent as isize
+}
+
+/// `recv` likewise.
+///
+/// # Safety
+/// As for `libc::recv`.
+#[inline]
+unsafe fn receive(fd: RawFd, to: *mut libc::c_void, bytes: usize, flags: libc::c_int) -> isize {
+    let nobody = core::ptr::null_mut::<libc::sockaddr>();
+    // SAFETY: `recvfrom` that asks for no address, passed on from our caller.
+    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, bytes, flags, nobody, nobody) };
+    got as isize
 }
 
 fn empty_header() -> libc::msghdr {
@@ -290,9 +403,15 @@ impl Listening {
     }
 
     /// The next connection that came in, if there is one.
-    pub(super) fn accept(&self, habits: Habits) -> io::Result<Stream> {
+    pub(super) fn accept(
+        &self,
+        habits: Habits,
+        credentials: Option<&Credentials>,
+    ) -> io::Result<Stream> {
         let (socket, _) = SockRef::from(&self.0).accept()?;
-        Stream::passed(socket.into(), habits)
+        let mut stream = Stream::passed(socket.into(), habits)?;
+        stream.secure = credentials.map(Secure::asked).transpose()?;
+        Ok(stream)
     }
 }
 

@@ -3,6 +3,7 @@
 //! Segments are planned for one system call, and what TCP took of them is done. So a descriptor
 //! that waits for room is not begun, but for the one segment of which TCP took a part.
 
+mod lone;
 mod plan;
 
 use vi_engine::{Host, Operation, Pumped, SendWork, Status, ViIndex};
@@ -51,7 +52,11 @@ impl ViTcp {
             return Pumped::Idle;
         };
         let (ending, pumped) = self.pump_connection(now_ns, vi, (number, &mut *connection), path);
+        let has_room = connection.may_write;
         self.put(number, connection);
+        if !has_room {
+            self.watch_again(number);
+        }
         if let Some(ending) = ending {
             self.end(now_ns, vi, number, ending, path);
             return Pumped::Idle;
@@ -70,7 +75,10 @@ impl ViTcp {
             if !connection.may_write {
                 return (None, Pumped::Idle);
             }
-            match self.call(now_ns, vi, (number, &mut *connection), path) {
+            let lone = self.send_lone(now_ns, vi, connection, path);
+            let call =
+                lone.unwrap_or_else(|| self.call(now_ns, vi, (number, &mut *connection), path));
+            match call {
                 Call::All => {}
                 Call::Nothing | Call::NoRoom => return (None, Pumped::Idle),
                 Call::Over(ending) => return (Some(ending), Pumped::Idle),
@@ -167,7 +175,7 @@ impl ViTcp {
         }
         self.counters.count(Counter::TxCalls);
         self.counters.add(Counter::TxBytes, written as u64);
-        let all = written == self.gather.bytes();
+        let all = written == self.gather.bytes() && !connection.stream.is_waiting();
         settle(
             vi,
             connection,

@@ -45,7 +45,7 @@ extern void viaduct_free(void *memory);
  * VIP_INVALID_PARAMETER.
  */
 
-/* Bytes of security information, at most. */
+/* Bytes of security information, at most; 191 on a NIC with key_file. */
 #define VIADUCT_MAX_SECURITY_BYTES 256
 
 /* What a VI wants of its connections. A new one: flow control as the NIC's

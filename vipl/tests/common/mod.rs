@@ -6,6 +6,7 @@
 
 pub(crate) mod datapath;
 pub(crate) mod raw;
+pub(crate) mod tls;
 
 use std::net::Ipv4Addr;
 use std::process::{Child, Command};

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::{Decoder, Headers, Item};
 use crate::samples::{Whole, any_whole};
-use crate::{SegmentError, SegmentHeader, SegmentType};
+use crate::{Flags, RemoteError, SegmentError, SegmentHeader, SegmentType};
 
 /// What a decoder gave, its payload joined.
 #[derive(Default)]
@@ -52,6 +52,55 @@ impl Joined {
     fn is_whole(&self) -> bool {
         self.left() == 0
     }
+}
+
+/// Takes the next send of the input if it is whole; `next` would find the same.
+fn take_whole_send(decoder: &Decoder, input: &mut &[u8], joined: &mut Joined) -> bool {
+    let before = *input;
+    let Some((header, payload)) = decoder.whole_send(input) else {
+        assert_eq!(*input, before, "nothing is taken");
+        return false;
+    };
+    let (mut slow, mut rest) = (decoder.clone(), before);
+    let Ok(Some(Item::Segment(segment))) = slow.next(&mut rest) else {
+        panic!("no segment");
+    };
+    assert_eq!((segment.header, segment.headers), (header, Headers::Plain));
+    if !payload.is_empty() {
+        let item = slow.next(&mut rest);
+        let bytes = payload;
+        assert_eq!(item, Ok(Some(Item::Payload { bytes, left: 0 })));
+    }
+    assert_eq!(rest, *input);
+    joined.segments.push(Whole {
+        segment,
+        payload: payload.to_vec(),
+    });
+    true
+}
+
+/// As [`decode`], and sends that are whole in a piece are taken at once: how many those were.
+fn decode_whole_sends(stream: &[u8], pieces: &[usize]) -> (Vec<Whole>, usize) {
+    let mut decoder = Decoder::new();
+    let (mut joined, mut at_once) = (Joined::default(), 0);
+    let mut rest = stream;
+    for piece in pieces.iter().cycle() {
+        let (mut input, behind) = rest.split_at((*piece).min(rest.len()));
+        rest = behind;
+        loop {
+            if take_whole_send(&decoder, &mut input, &mut joined) {
+                at_once += 1;
+            } else if let Some(item) = decoder.next(&mut input).unwrap() {
+                joined.add(item, &decoder);
+            } else {
+                break;
+            }
+        }
+        if rest.is_empty() {
+            break;
+        }
+    }
+    (joined.segments, at_once)
 }
 
 /// Decodes `stream` in pieces of these sizes, again and again.
@@ -124,6 +173,29 @@ proptest! {
         prop_assert_eq!(&decode(&stream, &[stream.len()]), &segments);
         prop_assert_eq!(&decode(&stream, &[1]), &segments);
         prop_assert_eq!(&decode(&stream, &pieces), &segments);
+    }
+
+    #[test]
+    fn sends_that_are_whole_are_taken_at_once(
+        mut segments in any_vec(any_whole(200), 1..12),
+        simpler in any_vec(any::<bool>(), 12),
+        pieces in any_vec(1..400usize, 1..30),
+    ) {
+        for (whole, _) in segments.iter_mut().zip(&simpler).filter(|(_, simpler)| **simpler) {
+            let header = &mut whole.segment.header;
+            header.flags = header.flags.with(Flags::END_OF_MESSAGE);
+            (header.data_offset, header.remote_error) = (0, RemoteError::NONE);
+        }
+        let stream = stream(&segments);
+        let simple = segments.iter().filter(|whole| {
+            let header = &whole.segment.header;
+            SegmentHeader::parse_whole_send(whole.to_bytes().first_chunk().unwrap()) == Some(*header)
+        });
+        let (all, at_once) = decode_whole_sends(&stream, &[stream.len()]);
+        prop_assert_eq!(&all, &segments);
+        prop_assert_eq!(at_once, simple.count());
+        prop_assert_eq!(&decode_whole_sends(&stream, &pieces).0, &segments);
+        prop_assert_eq!(decode_whole_sends(&stream, &[1]).1, 0);
     }
 
     #[test]

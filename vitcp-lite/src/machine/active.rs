@@ -41,6 +41,9 @@ pub enum ActiveEvent {
     Accept,
     /// A Connect Reject came that is no challenge.
     Reject,
+    /// A Connect Reject came that is a challenge, the first on this TCP connection, and there is an
+    /// answer to it.
+    Challenge,
     /// A Connect No Match came.
     NoMatch,
     /// The consumer's time is over.
@@ -51,13 +54,14 @@ pub enum ActiveEvent {
 
 impl ActiveEvent {
     /// All of them.
-    pub const ALL: [ActiveEvent; 9] = [
+    pub const ALL: [ActiveEvent; 10] = [
         ActiveEvent::Request,
         ActiveEvent::TcpFailed,
         ActiveEvent::TcpEstablished,
         ActiveEvent::TcpClosed,
         ActiveEvent::Accept,
         ActiveEvent::Reject,
+        ActiveEvent::Challenge,
         ActiveEvent::NoMatch,
         ActiveEvent::Timeout,
         ActiveEvent::Disconnect,
@@ -73,6 +77,8 @@ pub enum ActiveAction {
     SetUpTcp,
     /// Send a Connect Request.
     SendRequest,
+    /// Send the next Connect Request, with the answer to the challenge, on the same TCP connection.
+    AnswerChallenge,
     /// Close the TCP connection, or stop setting it up. No request of the consumer waits.
     CloseTcp,
     /// Tell the consumer that its VI is connected.
@@ -87,8 +93,8 @@ impl ActiveState {
     /// What `event` makes of the state, and what is to be done.
     ///
     /// The diagram of [VI/TCP 4.2]. In brackets what it does not have: No Match is an end
-    /// of its own, the consumer's time and its change of mind count from the start, and a
-    /// TCP connection that closes while it is set up has failed.
+    /// of its own, the consumer's time and its change of mind count from the start, a TCP
+    /// connection that closes while it is set up has failed, and a challenge is answered.
     ///
     /// ```text
     ///          +----------------+  (Legend: event - action)
@@ -106,9 +112,11 @@ impl ActiveState {
     ///   |      +----------------+  Connect Reject or Timeout     |
     ///   +-----<| Pending Accept |>-------------------------------+
     ///          +----------------+  [No Match, Disconnect]        |
-    ///                  |           - close TCP connection        |
-    ///                  | Connect Accept                          |
-    ///                 \|/                                        |
+    ///            |   ^ |           - close TCP connection        |
+    ///            +---+ | Connect Accept                          |
+    ///      [Challenge  |                                         |
+    ///      - Connect   |                                         |
+    ///      Request]   \|/                                        |
     ///          +----------------+  Vip or TCP disconnect         |
     ///          |   Connected    |>-------------------------------+
     ///          +----------------+  - close TCP connection
@@ -130,6 +138,7 @@ impl ActiveState {
             (S::PendingAccept, E::TcpClosed) => (S::Connecting, A::SetUpTcp),
             (S::PendingAccept, E::Accept) => (S::Connected, A::Connected),
             (S::PendingAccept, E::Reject) => (S::Disconnected, A::Failed(Failure::Rejected)),
+            (S::PendingAccept, E::Challenge) => (S::PendingAccept, A::AnswerChallenge),
             (S::PendingAccept, E::NoMatch) => (S::Disconnected, A::Failed(Failure::NoMatch)),
 
             (S::Connecting | S::PendingAccept, E::Timeout) => {

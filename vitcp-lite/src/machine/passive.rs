@@ -6,6 +6,8 @@ pub enum PassiveState {
     /// It was accepted, and nothing has come yet.
     #[default]
     Incoming,
+    /// Who asks was challenged, and has not asked again yet.
+    Challenged,
     /// A Connect Request came, and somebody is looked for who waits for it.
     Matching,
     /// The consumer who waited was told.
@@ -18,8 +20,9 @@ pub enum PassiveState {
 
 impl PassiveState {
     /// All of them.
-    pub const ALL: [PassiveState; 5] = [
+    pub const ALL: [PassiveState; 6] = [
         PassiveState::Incoming,
+        PassiveState::Challenged,
         PassiveState::Matching,
         PassiveState::PendingAccept,
         PassiveState::Connected,
@@ -30,8 +33,12 @@ impl PassiveState {
 /// What can happen to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PassiveEvent {
-    /// A Connect Request came.
+    /// A Connect Request came that says all that is wanted.
     Request,
+    /// A Connect Request came, the first one, whose sender must prove itself.
+    Unproven,
+    /// A Connect Request came of somebody who has no key, or without the right proof.
+    Disproved,
     /// Nobody waits for its discriminator.
     NoMatch,
     /// Somebody does.
@@ -50,8 +57,10 @@ pub enum PassiveEvent {
 
 impl PassiveEvent {
     /// All of them.
-    pub const ALL: [PassiveEvent; 8] = [
+    pub const ALL: [PassiveEvent; 10] = [
         PassiveEvent::Request,
+        PassiveEvent::Unproven,
+        PassiveEvent::Disproved,
         PassiveEvent::NoMatch,
         PassiveEvent::Match,
         PassiveEvent::Accept,
@@ -71,6 +80,8 @@ pub enum PassiveAction {
     Match,
     /// Tell the consumer who waits.
     Indicate,
+    /// Send a Connect Reject that is a challenge; the TCP connection stays.
+    SendChallenge,
     /// Send a Connect No Match, then close the TCP connection.
     SendNoMatchAndClose,
     /// Send a Connect Reject, then close the TCP connection.
@@ -87,32 +98,41 @@ impl PassiveState {
     /// What `event` makes of the state, and what is to be done.
     ///
     /// The diagram of [VI/TCP 4.3]. In brackets what it does not have: a TCP connection
-    /// can close at any time.
+    /// can close at any time, and who asks may be challenged before anybody hears of it.
     ///
     /// ```text
     ///   incoming TCP connection - accept TCP connection
     ///          |          (Legend: event - action)
     ///         \|/
-    ///  +----------------+  Timeout - close TCP connection         +--------------+
-    ///  |    Incoming    |>-------------------------------------->>| Disconnected |
-    ///  +----------------+  TCP connection closes                  +--------------+
-    ///          |                                                         ^
-    ///          |  incoming Connect Request                               |
-    ///         \|/                                                        |
-    ///  +----------------+  No matching discriminator [TCP closes]        |
-    ///  |    Matching    |>-----------------------------------------------+
-    ///  +----------------+  - send Connect No Match; close TCP connection |
-    ///          |                                                         |
-    ///          |  discriminator match                                    |
-    ///         \|/                                                        |
-    ///  +----------------+  VipConnectReject [TCP closes]                 |
-    ///  | Pending Accept |>-----------------------------------------------+
-    ///  +----------------+  - Connect Reject; close TCP connection        |
-    ///          |                                                         |
-    ///          |  VipConnectAccept - Connect Accept                      |
-    ///         \|/                                                        |
-    ///  +----------------+  Vip or TCP disconnect - close TCP connection  |
-    ///  |   Connected    |>-----------------------------------------------+
+    ///  +----------------+  Timeout - close TCP connection           +--------------+
+    ///  |    Incoming    |>---------------------------------------->>| Disconnected |
+    ///  +----------------+  TCP connection closes                    +--------------+
+    ///     |       |  [no key for it - Connect Reject; close]               ^
+    ///     |       |                                                        |
+    ///     |       |  [Connect Request without proof - challenge]           |
+    ///     |      \|/                                                       |
+    ///     |   +------------+  [Timeout, TCP closes - close;                |
+    ///     |   | Challenged |>----------------------------------------------+
+    ///     |   +------------+  no right proof - Connect Reject; close]      |
+    ///     |       |                                                        |
+    ///     |       |  [Connect Request with proof]                          |
+    ///     |       |                                                        |
+    ///     |  incoming Connect Request                                      |
+    ///    \|/     \|/                                                       |
+    ///  +----------------+  No matching discriminator [TCP closes]          |
+    ///  |    Matching    |>-------------------------------------------------+
+    ///  +----------------+  - send Connect No Match; close TCP connection   |
+    ///          |                                                           |
+    ///          |  discriminator match                                      |
+    ///         \|/                                                          |
+    ///  +----------------+  VipConnectReject [TCP closes]                   |
+    ///  | Pending Accept |>-------------------------------------------------+
+    ///  +----------------+  - Connect Reject; close TCP connection          |
+    ///          |                                                           |
+    ///          |  VipConnectAccept - Connect Accept                        |
+    ///         \|/                                                          |
+    ///  +----------------+  Vip or TCP disconnect - close TCP connection    |
+    ///  |   Connected    |>-------------------------------------------------+
     ///  +----------------+
     /// ```
     #[must_use]
@@ -121,8 +141,10 @@ impl PassiveState {
         use PassiveEvent as E;
         use PassiveState as S;
         match (self, event) {
-            (S::Incoming, E::Request) => (S::Matching, A::Match),
-            (S::Incoming, E::Timeout) => (S::Disconnected, A::CloseTcp),
+            (S::Incoming | S::Challenged, E::Request) => (S::Matching, A::Match),
+            (S::Incoming, E::Unproven) => (S::Challenged, A::SendChallenge),
+            (S::Incoming | S::Challenged, E::Disproved) => (S::Disconnected, A::SendRejectAndClose),
+            (S::Incoming | S::Challenged, E::Timeout) => (S::Disconnected, A::CloseTcp),
 
             (S::Matching, E::NoMatch) => (S::Disconnected, A::SendNoMatchAndClose),
             (S::Matching, E::Match) => (S::PendingAccept, A::Indicate),
@@ -132,9 +154,10 @@ impl PassiveState {
 
             (S::Connected, E::Disconnect) => (S::Disconnected, A::CloseTcp),
 
-            (S::Incoming | S::Matching | S::PendingAccept | S::Connected, E::TcpClosed) => {
-                (S::Disconnected, A::CloseTcp)
-            }
+            (
+                S::Incoming | S::Challenged | S::Matching | S::PendingAccept | S::Connected,
+                E::TcpClosed,
+            ) => (S::Disconnected, A::CloseTcp),
             (S::Disconnected, E::TcpClosed) => (S::Disconnected, A::None),
 
             (state, _) => (state, A::Unexpected),

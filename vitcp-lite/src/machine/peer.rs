@@ -80,6 +80,9 @@ pub enum PeerEvent {
     Accept,
     /// A Connect Reject came that is no challenge.
     Reject,
+    /// A Connect Reject came that is a challenge, the first on this TCP connection, and there is an
+    /// answer to it.
+    Challenge,
     /// A Connect No Match came.
     NoMatch,
     /// The consumer's time is over.
@@ -94,13 +97,14 @@ pub enum PeerEvent {
 
 impl PeerEvent {
     /// All of them.
-    pub const ALL: [PeerEvent; 12] = [
+    pub const ALL: [PeerEvent; 13] = [
         PeerEvent::Request,
         PeerEvent::TcpFailed,
         PeerEvent::TcpEstablished,
         PeerEvent::TcpClosed,
         PeerEvent::Accept,
         PeerEvent::Reject,
+        PeerEvent::Challenge,
         PeerEvent::NoMatch,
         PeerEvent::Timeout,
         PeerEvent::Disconnect,
@@ -119,6 +123,8 @@ pub enum PeerAction {
     SetUpTcp,
     /// Send a Connect Request.
     SendRequest,
+    /// Send the next Connect Request, with the answer to the challenge, on the same TCP connection.
+    AnswerChallenge,
     /// Close the TCP connection, if there is one, or stop setting it up.
     CloseTcp,
     /// Tell the consumer that its VI is connected.
@@ -169,7 +175,8 @@ impl PeerState {
     /// ```
     ///
     /// Where a request that crosses ours makes it concede, the peer's is accepted; where
-    /// ours stands, the peer's is refused and nothing else changes.
+    /// ours stands, the peer's is refused and nothing else changes. A challenge in Pending Accept is
+    /// answered there.
     #[must_use]
     pub const fn on(self, event: PeerEvent) -> (PeerState, PeerAction) {
         use PeerAction as A;
@@ -186,6 +193,7 @@ impl PeerState {
 
             (S::PendingAccept, E::Accept) => (S::Connected, A::Connected),
             (S::PendingAccept, E::Reject) => (S::Disconnected, A::Failed(Failure::Rejected)),
+            (S::PendingAccept, E::Challenge) => (S::PendingAccept, A::AnswerChallenge),
             (S::PendingAccept, E::NoMatch | E::TcpClosed) => (S::Waiting, A::CloseTcp),
 
             (S::Waiting, E::Retry) => (S::Connecting, A::SetUpTcp),

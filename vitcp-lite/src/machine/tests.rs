@@ -21,6 +21,7 @@ Disconnected
     TcpClosed                 Disconnected: None
     Accept                    .
     Reject                    .
+    Challenge                 .
     NoMatch                   .
     Timeout                   .
     Disconnect                .
@@ -31,6 +32,7 @@ Connecting
     TcpClosed                 Disconnected: Failed(Tcp)
     Accept                    .
     Reject                    .
+    Challenge                 .
     NoMatch                   .
     Timeout                   Disconnected: Failed(Timeout)
     Disconnect                Disconnected: CloseTcp
@@ -41,6 +43,7 @@ PendingAccept
     TcpClosed                 Connecting: SetUpTcp
     Accept                    Connected: Connected
     Reject                    Disconnected: Failed(Rejected)
+    Challenge                 PendingAccept: AnswerChallenge
     NoMatch                   Disconnected: Failed(NoMatch)
     Timeout                   Disconnected: Failed(Timeout)
     Disconnect                Disconnected: CloseTcp
@@ -51,6 +54,7 @@ Connected
     TcpClosed                 Disconnected: CloseTcp
     Accept                    .
     Reject                    .
+    Challenge                 .
     NoMatch                   .
     Timeout                   .
     Disconnect                Disconnected: CloseTcp
@@ -59,6 +63,19 @@ Connected
 const PASSIVE: &str = "\
 Incoming
     Request                   Matching: Match
+    Unproven                  Challenged: SendChallenge
+    Disproved                 Disconnected: SendRejectAndClose
+    NoMatch                   .
+    Match                     .
+    Accept                    .
+    Reject                    .
+    Timeout                   Disconnected: CloseTcp
+    TcpClosed                 Disconnected: CloseTcp
+    Disconnect                .
+Challenged
+    Request                   Matching: Match
+    Unproven                  .
+    Disproved                 Disconnected: SendRejectAndClose
     NoMatch                   .
     Match                     .
     Accept                    .
@@ -68,6 +85,8 @@ Incoming
     Disconnect                .
 Matching
     Request                   .
+    Unproven                  .
+    Disproved                 .
     NoMatch                   Disconnected: SendNoMatchAndClose
     Match                     PendingAccept: Indicate
     Accept                    .
@@ -77,6 +96,8 @@ Matching
     Disconnect                .
 PendingAccept
     Request                   .
+    Unproven                  .
+    Disproved                 .
     NoMatch                   .
     Match                     .
     Accept                    Connected: SendAccept
@@ -86,6 +107,8 @@ PendingAccept
     Disconnect                .
 Connected
     Request                   .
+    Unproven                  .
+    Disproved                 .
     NoMatch                   .
     Match                     .
     Accept                    .
@@ -95,6 +118,8 @@ Connected
     Disconnect                Disconnected: CloseTcp
 Disconnected
     Request                   .
+    Unproven                  .
+    Disproved                 .
     NoMatch                   .
     Match                     .
     Accept                    .
@@ -112,6 +137,7 @@ Disconnected
     TcpClosed                 Disconnected: None
     Accept                    .
     Reject                    .
+    Challenge                 .
     NoMatch                   .
     Timeout                   .
     Disconnect                .
@@ -125,6 +151,7 @@ Connecting
     TcpClosed                 Disconnected: Failed(Tcp)
     Accept                    .
     Reject                    .
+    Challenge                 .
     NoMatch                   .
     Timeout                   Disconnected: Failed(Timeout)
     Disconnect                Disconnected: CloseTcp
@@ -138,6 +165,7 @@ PendingAccept
     TcpClosed                 Waiting: CloseTcp
     Accept                    Connected: Connected
     Reject                    Disconnected: Failed(Rejected)
+    Challenge                 PendingAccept: AnswerChallenge
     NoMatch                   Waiting: CloseTcp
     Timeout                   Disconnected: Failed(Timeout)
     Disconnect                Disconnected: CloseTcp
@@ -151,6 +179,7 @@ Waiting
     TcpClosed                 Waiting: None
     Accept                    .
     Reject                    .
+    Challenge                 .
     NoMatch                   .
     Timeout                   Disconnected: Failed(Timeout)
     Disconnect                Disconnected: CloseTcp
@@ -164,6 +193,7 @@ Connected
     TcpClosed                 Disconnected: CloseTcp
     Accept                    .
     Reject                    .
+    Challenge                 .
     NoMatch                   .
     Timeout                   .
     Disconnect                Disconnected: CloseTcp

@@ -35,6 +35,39 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(crate::seeded::config())]
+
+    /// Of headers near a whole send, and any others.
+    #[test]
+    fn a_whole_send_is_read_as_any_header(
+        mut bytes in any::<[u8; 24]>(),
+        right in any::<[bool; 5]>(),
+        flags in 0..8u8,
+    ) {
+        let [version, kind, length, offset, error] = right;
+        if version {
+            bytes[0] = 1;
+        }
+        if kind {
+            bytes[1] = flags;
+        }
+        for (zero, range) in [(length, 2..3), (offset, 4..8), (error, 22..24)] {
+            if zero {
+                bytes[range].fill(0);
+            }
+        }
+        let expected = SegmentHeader::parse(&bytes).ok().filter(|header| {
+            header.kind == SegmentType::Send
+                && header.flags.contains(Flags::END_OF_MESSAGE)
+                && !header.flags.contains(Flags::TRANSMIT_ERROR)
+                && header.data_offset == 0
+                && header.remote_error == RemoteError::NONE
+        });
+        prop_assert_eq!(SegmentHeader::parse_whole_send(&bytes), expected);
+    }
+}
+
 fn of(kind: SegmentType, segment_bytes: u16) -> [u8; 24] {
     let mut bytes = [0; 24];
     SegmentHeader::new(kind, segment_bytes).emit(&mut bytes);

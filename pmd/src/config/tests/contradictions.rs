@@ -105,6 +105,11 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
         "tcp_port = 1: only for transport = \"vi-tcp\": set that, or remove this",
     ),
     (
+        "[[nic]]\nkey_file = \"/etc/keys\"",
+        2,
+        "key_file = \"/etc/keys\": only for transport = \"vi-tcp\": set that, or remove this",
+    ),
+    (
         "[[nic]]\ntransport = \"vi-tcp\"\nport = \"shm\"",
         3,
         "port = \"shm\": only for transport = \"fc-vi\": remove one of the two",
@@ -236,6 +241,16 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
         "[[nic]]\ncapture = \"/a\"\n[process]",
         2,
         "capture: not for messages that a NIC of [process] moves from memory to memory: set shortcut = false",
+    ),
+    (
+        "[[nic]]\ntransport = \"vi-tcp\"\n[nic.tls]\ncertificate = \"a\"\nauthorities = \"b\"",
+        3,
+        "tls: needs private_key = ...: must be the path of a PEM file with its private key",
+    ),
+    (
+        "[[nic]]\ntls = { certificate = \"a\", private_key = \"b\", authorities = \"c\" }",
+        2,
+        "tls = { certificate = \"a\", private_key = \"b\", authorities = \"c\" ",
     ),
     (
         "[[nic]]\nmax_vi = 9\nfault = { loss_ppm = 1 }\n[process]",

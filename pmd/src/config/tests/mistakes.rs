@@ -53,7 +53,9 @@ fn before<T: Table>(key: &str) -> String {
             "[[nic]]\nport = \"dpdk\"\ndevice = \"net_null0\"\nhost = \"192.0.2.1\"\nhuge_pages = true\n"
         }
         "core" => "[[nic]]\nprogress = \"pinned\"\n",
-        "tcp_port" | "flow_control" | "credits_low" => "[[nic]]\ntransport = \"vi-tcp\"\n",
+        "tcp_port" | "flow_control" | "credits_low" | "key_file" | "tls" => {
+            "[[nic]]\ntransport = \"vi-tcp\"\n"
+        }
         _ if key.starts_with("recovery_") => "[[nic]]\nrecovery = true\n",
         _ => "[[nic]]\n",
     };
@@ -201,6 +203,7 @@ fn every_key_of_a_nic() {
         ("shortcut", "1", "true or false"),
         ("transport", "\"tcp\"", "\"fc-vi\" or \"vi-tcp\""),
         ("flow_control", "1", "true or false"),
+        ("tls", "7", "[nic.tls]"),
         ("neighbour", "7", "[[nic.neighbour]]"),
         ("neighbour", "[7]", "[[nic.neighbour]]"),
         ("hosts_file", "7", "path"),
@@ -210,6 +213,7 @@ fn every_key_of_a_nic() {
         ("recovery", "\"yes\"", "true or false"),
         ("fault", "7", "[nic.fault]"),
         ("capture", "7", "path"),
+        ("key_file", "7", "path"),
     ]);
 }
 
@@ -220,6 +224,42 @@ fn every_key_of_a_neighbour() {
         ("host", "\"::\"", "one host"),
         ("n_port_ids", "\"7\"", "range"),
     ]);
+}
+
+#[test]
+fn every_key_of_tls() {
+    every_key::<TlsConfig>(&[
+        (
+            "certificate",
+            "7",
+            "the path of a PEM file with our certificate",
+        ),
+        (
+            "private_key",
+            "[]",
+            "the path of a PEM file with its private key",
+        ),
+        (
+            "authorities",
+            "true",
+            "the path of a PEM file of certificates",
+        ),
+    ]);
+    let path = |key: &str| format!("{key} = {:?}\n", format!("/{key}.pem"));
+    let [certificate, key, authorities] = ["certificate", "private_key", "authorities"].map(path);
+    let nic = "[[nic]]\ntransport = \"vi-tcp\"\n[nic.tls]\n";
+    let config = Config::parse(&[nic, &certificate, &key, &authorities].concat()).unwrap();
+    let expected = TlsConfig {
+        certificate: "/certificate.pem".into(),
+        private_key: "/private_key.pem".into(),
+        authorities: "/authorities.pem".into(),
+    };
+    assert_eq!(config.nics[0].tls.as_ref(), Some(&expected));
+    let empty = [nic, &certificate, "private_key = \"\"\n", &authorities].concat();
+    assert_eq!(
+        only_mistake(&empty),
+        "line 5: nic \"VINIC0\": tls: private_key = \"\": must be the path of a PEM file"
+    );
 }
 
 #[test]

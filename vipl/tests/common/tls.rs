@@ -1,0 +1,148 @@
+//! Certificates of a test run, made when it begins, and NICs that speak TLS with them.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use pmd::config::{NicConfig, TlsConfig, TransportKind};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
+use vipl::{Nic, VipError};
+
+use super::{End, PATIENCE, open_as, own_host};
+
+/// What a test has alone: a directory that goes with it, and addresses.
+pub(crate) struct Files {
+    directory: PathBuf,
+    first_host: u32,
+}
+
+/// Addresses of each test.
+const HOSTS: u32 = 4;
+
+impl Files {
+    pub(crate) fn new(name: &str) -> Self {
+        let name = format!("viaduct-tls-{name}-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        fs::create_dir(&directory).unwrap();
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        Self {
+            directory,
+            first_host: HOSTS * NEXT.fetch_add(1, Ordering::Relaxed),
+        }
+    }
+
+    /// The address of the NIC of this number, from 0.
+    pub(crate) fn host(&self, number: u32) -> IpAddr {
+        assert!(number < HOSTS);
+        let number = self.first_host + number;
+        Ipv4Addr::from_bits(own_host().to_bits() ^ (number << 16)).into()
+    }
+
+    /// Makes a NIC speak VI/TCP at the address of this number, with TLS if it is told so.
+    pub(crate) fn put(&self, config: &mut NicConfig, number: u32, tls: Option<&TlsConfig>) {
+        config.transport = TransportKind::ViTcp;
+        config.host = Some(self.host(number));
+        config.tls = tls.cloned();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// A file that only we can read.
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        let mut options = fs::OpenOptions::new();
+        let options = options.write(true).create(true).truncate(true).mode(0o600);
+        let mut file = options.open(&path).unwrap();
+        std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+        path
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Who makes certificates.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    path: PathBuf,
+}
+
+impl Authority {
+    pub(crate) fn new(files: &Files, name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let own = params.self_signed(&key).unwrap();
+        let path = files.write(&format!("{name}.pem"), &own.pem());
+        let issuer = Issuer::new(params, key);
+        Self { issuer, path }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A certificate for this address; it ends with this year.
+    pub(crate) fn certify(&self, files: &Files, name: &str, host: IpAddr, year: i32) -> TlsConfig {
+        let mut params = CertificateParams::default();
+        params.subject_alt_names.push(SanType::IpAddress(host));
+        (params.not_before, params.not_after) =
+            (date_time_ymd(year - 200, 1, 1), date_time_ymd(year, 12, 31));
+        let key = KeyPair::generate().unwrap();
+        let own = params.signed_by(&key, &self.issuer).unwrap();
+        TlsConfig {
+            certificate: files.write(&format!("{name}.pem"), &own.pem()),
+            private_key: files.write(&format!("{name}.key"), &key.serialize_pem()),
+            authorities: self.path.clone(),
+        }
+    }
+}
+
+/// Certificates that are good for a long time.
+pub(crate) const FAR_YEAR: i32 = 2200;
+
+/// Good certificates of one authority, for the NICs of these numbers.
+pub(crate) fn good<const N: usize>(files: &Files, numbers: [u32; N]) -> [TlsConfig; N] {
+    let authority = Authority::new(files, "authority");
+    numbers.map(|number| {
+        let name = format!("host-{number}");
+        authority.certify(files, &name, files.host(number), FAR_YEAR)
+    })
+}
+
+/// A NIC at the address of this number.
+pub(crate) fn nic(files: &Files, number: u32, tls: Option<&TlsConfig>) -> Nic {
+    open_as(|config| files.put(config, number, tls))
+}
+
+/// A counter of a NIC.
+pub(crate) fn counter(nic: &Nic, name: &str) -> u64 {
+    let counters = vipl::provider::counters(nic.handle()).unwrap();
+    let found = counters.iter().find(|(known, _)| known == name);
+    found.unwrap_or_else(|| panic!("{name}: {counters:?}")).1
+}
+
+/// Waits until the counter of a NIC stands there; somebody must look at its sockets meanwhile.
+pub(crate) fn wait_for_counter(end: &End, name: &str, least: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    while counter(&end.nic, name) < least {
+        assert!(Instant::now() < deadline, "{name} stays");
+        assert!(matches!(
+            end.vi.recv_done(),
+            Ok(None) | Err(VipError::NotDone)
+        ));
+    }
+}
+
+/// The port of VI/TCP.
+pub(crate) fn vitcp_port() -> u16 {
+    NicConfig::default().tcp_port
+}
