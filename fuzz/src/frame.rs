@@ -1,0 +1,252 @@
+//! Frames of FC-VI: read as a plain reading of the same bytes does, refused for the field that
+//! is wrong first, and written again as they were.
+
+use fcvi_frame::error::{Field, ParseError, Reason};
+use fcvi_frame::fcoe::{Eof, Sof};
+use fcvi_frame::frame::{FrameHeader, FrameView, seal};
+
+use crate::input::Input;
+use crate::payloads;
+use crate::reference::number;
+
+/// Bytes as a frame, as they are or with the fields put right that random bytes never have.
+///
+/// # Panics
+/// If a frame is not read as the reference does, or does not come back.
+pub fn check(data: &[u8]) {
+    let mut input = Input::new(data);
+    let steering = input.byte();
+    let mut bytes = input.rest().to_vec();
+    if steering & 1 == 1 {
+        repair(&mut bytes, steering);
+    }
+    check_frame(&bytes);
+    payloads::check_fip(&bytes);
+    payloads::check_els(input.rest());
+    payloads::check_bls(input.rest());
+    payloads::check_connect(input.rest());
+}
+
+/// Makes a frame of them, tagged or not, whose CRC is right; of what is in it nothing is changed.
+fn repair(bytes: &mut Vec<u8>, steering: u8) {
+    let is_tagged = steering & 2 != 0;
+    let ethernet = if is_tagged { 18 } else { 14 };
+    if bytes.len() < ethernet + 46 {
+        return;
+    }
+    let whole = (bytes.len() - ethernet - 46) & !3;
+    bytes.truncate(ethernet + 46 + whole);
+    if is_tagged {
+        bytes[12..14].copy_from_slice(&[0x81, 0]);
+    }
+    bytes[ethernet - 2..ethernet].copy_from_slice(&[0x89, 0x06]);
+    bytes[ethernet] &= 0x0F;
+    bytes[ethernet + 13] = if steering & 4 == 0 { 0x2E } else { 0x36 };
+    if steering & 8 != 0 && whole >= 16 {
+        // An IU whose fields agree.
+        let fc = ethernet + 14;
+        let at = usize::from(bytes[fc + 28]) % IUS.len();
+        let (opcode, r_ctl, header_bytes) = IUS[at];
+        bytes[fc] = r_ctl;
+        bytes[fc + 8] = 0x58;
+        bytes[fc + 13] = if header_bytes == 16 { 1 } else { 2 };
+        bytes[fc + 28] = opcode;
+    }
+    let trailer = bytes.len() - 8;
+    bytes[trailer + 4] = if steering & 16 == 0 { 0x41 } else { 0x42 };
+    let crc = crc(&bytes[ethernet + 14..trailer]);
+    bytes[trailer..trailer + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Opcode, R_CTL and bytes of the device_header of each IU, from `docs/spec/fcvi-frame.md`.
+const IUS: [(u8, u8, usize); 12] = [
+    (0x01, 0x04, 16),
+    (0x02, 0x07, 16),
+    (0x03, 0x01, 32),
+    (0x04, 0x07, 16),
+    (0x05, 0x06, 32),
+    (0x06, 0x01, 16),
+    (0x11, 0x02, 32),
+    (0x12, 0x03, 32),
+    (0x13, 0x03, 32),
+    (0x14, 0x03, 32),
+    (0x21, 0x02, 32),
+    (0x22, 0x03, 32),
+];
+
+/// CRC-32 as it is defined, bit by bit.
+fn crc(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xEDB8_8320 & (crc & 1).wrapping_neg());
+        }
+    }
+    !crc
+}
+
+fn wrong(field: Field, reason: Reason) -> ParseError {
+    ParseError { field, reason }
+}
+
+/// The bytes in front of the FCoE header and the fill bytes of a frame that is right.
+fn read_frame(bytes: &[u8]) -> Result<(usize, usize), ParseError> {
+    let short = wrong(Field::EthernetHeader, Reason::TooShort);
+    let mut ethernet = 14;
+    if bytes.len() < ethernet {
+        return Err(short);
+    }
+    if number(bytes, 12, 2) == 0x8100 {
+        ethernet = 18;
+        if bytes.len() < ethernet {
+            return Err(short);
+        }
+    }
+    if number(bytes, ethernet - 2, 2) != 0x8906 {
+        return Err(wrong(Field::EtherType, Reason::Unknown));
+    }
+    if bytes.len() < ethernet + 46 {
+        return Err(wrong(Field::Frame, Reason::TooShort));
+    }
+    let data = bytes.len() - ethernet - 46;
+    if data > 2112 {
+        return Err(wrong(Field::Frame, Reason::TooLong));
+    }
+    if !data.is_multiple_of(4) {
+        return Err(wrong(Field::Frame, Reason::NotMultipleOf4));
+    }
+    if bytes[ethernet] >= 0x10 {
+        return Err(wrong(Field::FcoeVersion, Reason::Unknown));
+    }
+    if ![0x2E, 0x36].contains(&bytes[ethernet + 13]) {
+        return Err(wrong(Field::Sof, Reason::Unknown));
+    }
+    let trailer = bytes.len() - 8;
+    if ![0x41, 0x42].contains(&bytes[trailer + 4]) {
+        return Err(wrong(Field::Eof, Reason::Unknown));
+    }
+    let covered = &bytes[ethernet + 14..trailer];
+    if crc(covered).to_le_bytes() != bytes[trailer..trailer + 4] {
+        return Err(wrong(Field::Crc, Reason::BadCrc));
+    }
+    let f_ctl = number(covered, 9, 3);
+    let fill = (f_ctl & 3) as usize;
+    if fill > 0 && f_ctl >> 19 & 1 == 0 {
+        return Err(wrong(Field::FillBytes, Reason::Mismatch));
+    }
+    if fill > data {
+        return Err(wrong(Field::FillBytes, Reason::TooLong));
+    }
+    Ok((ethernet, fill))
+}
+
+fn check_frame(bytes: &[u8]) {
+    let expected = read_frame(bytes);
+    let parsed = FrameView::parse(bytes);
+    assert_eq!(parsed.as_ref().err(), expected.as_ref().err());
+    let (Ok(view), Ok((ethernet, fill))) = (parsed, expected) else {
+        return;
+    };
+    let fc = ethernet + 14;
+    let data = &bytes[fc + 24..bytes.len() - 8];
+    assert_eq!(view.data_field(), &data[..data.len() - fill]);
+    assert_eq!(view.ethernet.dst.0, bytes[..6]);
+    assert_eq!(view.ethernet.src.0, bytes[6..12]);
+    let tag = (ethernet == 18).then(|| number(bytes, 14, 2) as u16);
+    assert_eq!(view.ethernet.vlan_tci, tag);
+    let is_first = bytes[ethernet + 13] == 0x2E;
+    assert_eq!(view.sof, if is_first { Sof::I3 } else { Sof::N3 });
+    let is_last = bytes[bytes.len() - 4] == 0x42;
+    assert_eq!(view.eof, if is_last { Eof::T } else { Eof::N });
+    let mut header = [0xEE; 24];
+    view.fc.emit(&mut header);
+    assert_eq!(header, bytes[fc..fc + 24]);
+    check_iu(bytes, &view, fc, data, fill);
+}
+
+fn read_iu(fc: &[u8], data: &[u8]) -> Result<usize, ParseError> {
+    if fc[8] != 0x58 {
+        return Err(wrong(Field::FcType, Reason::Unknown));
+    }
+    let short = wrong(Field::DeviceHeader, Reason::TooShort);
+    if data.len() < 16 {
+        return Err(short);
+    }
+    let iu = IUS.iter().find(|(opcode, ..)| *opcode == data[4]);
+    let &(_, r_ctl, header_bytes) = iu.ok_or(wrong(Field::Opcode, Reason::Unknown))?;
+    if data.len() < header_bytes {
+        return Err(short);
+    }
+    if usize::from(fc[13]) != header_bytes / 16 {
+        return Err(wrong(Field::DfCtl, Reason::Mismatch));
+    }
+    if fc[0] != r_ctl {
+        return Err(wrong(Field::RCtl, Reason::Mismatch));
+    }
+    Ok(header_bytes)
+}
+
+fn check_iu(bytes: &[u8], view: &FrameView<'_>, fc: usize, data: &[u8], fill: usize) {
+    let used = &data[..data.len() - fill];
+    let expected = read_iu(&bytes[fc..], used);
+    let parsed = view.iu();
+    assert_eq!(parsed.as_ref().err(), expected.as_ref().err());
+    let mut header_bytes = 0;
+    let mut device = None;
+    if let (Ok(iu), Ok(bytes)) = (parsed, expected) {
+        assert_eq!(iu.payload, &used[bytes..]);
+        assert_eq!(u64::from(iu.header.handle), number(used, 0, 4));
+        assert_eq!(iu.header.flags, used[5]);
+        assert_eq!(u64::from(iu.header.msg_id), number(used, 8, 4));
+        assert_eq!(u64::from(iu.header.parameter), number(used, 12, 4));
+        let long = |at, width| {
+            if bytes == 32 {
+                number(used, at, width)
+            } else {
+                0
+            }
+        };
+        assert_eq!(iu.header.rmt_va, long(16, 8));
+        assert_eq!(u64::from(iu.header.rmt_va_handle), long(24, 4));
+        assert_eq!(u64::from(iu.header.tot_len), long(28, 4));
+        header_bytes = bytes;
+        device = Some(iu.header);
+        payloads::check_connect(iu.payload);
+    }
+    // The frame again, from what was read: untagged, and 0 where nothing is said.
+    let header = FrameHeader {
+        dst: view.ethernet.dst,
+        src: view.ethernet.src,
+        sof: view.sof,
+        fc: view.fc,
+        device,
+    };
+    let frame_bytes = 60 + data.len();
+    let mut out = vec![0xEE; frame_bytes];
+    assert_eq!(header.bytes(), 52 + header_bytes);
+    assert_eq!(header.emit(&mut out), Ok(52 + header_bytes));
+    out[52 + header_bytes..frame_bytes - 8].copy_from_slice(&data[header_bytes..]);
+    assert_eq!(seal(&mut out, frame_bytes, view.eof), Ok(()));
+    assert_eq!(out, canonical(bytes, fc, header_bytes));
+    let again = FrameView::parse(&out).expect("it was written");
+    assert_eq!(again.fc, view.fc);
+    assert_eq!(again.data_field().len(), used.len());
+}
+
+/// A right frame as we send it: without a tag, 0 in what is reserved, its CRC accordingly.
+fn canonical(bytes: &[u8], fc: usize, header_bytes: usize) -> Vec<u8> {
+    let mut frame = bytes[..12].to_vec();
+    frame.extend([0x89, 0x06]);
+    frame.extend([0; 13]);
+    frame.push(bytes[fc - 1]);
+    let mut covered = bytes[fc..bytes.len() - 8].to_vec();
+    if header_bytes > 0 {
+        covered[30..32].fill(0);
+    }
+    frame.extend(&covered);
+    frame.extend(crc(&covered).to_le_bytes());
+    frame.push(bytes[bytes.len() - 4]);
+    frame.extend([0; 3]);
+    frame
+}
