@@ -26,6 +26,7 @@
 //! | [`installation`] | libvipl installed below a prefix, and the C examples built against it |
 //! | [`nics`] | configuration files |
 //! | [`scratch`] | directories that go with their test |
+//! | [`strangers`] | the second implementation of VI/TCP, which tells lies, too |
 //! | [`sync`] | atomics for the programs here |
 //! | [`testpmd`] | a program of DPDK's that forwards frames or makes them |
 //! | [`usage`] | what a process has of the system |
@@ -56,6 +57,7 @@ pub mod process;
 pub mod report;
 pub mod scratch;
 pub mod segment;
+pub mod strangers;
 pub mod suite;
 pub mod sync;
 pub mod testpmd;

@@ -1,12 +1,12 @@
 //! A second implementation of VI/TCP's wire format, in Python (`programs/vitcp`), talks with ours: as client, as server,
 //! and as a liar.
 
-use std::path::Path;
 use std::process::Command;
 
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{PATIENCE, Running};
 use e2e::scratch::Scratch;
+use e2e::strangers::{lies, made_of_answers, stranger, stranger_in, told};
 use e2e::usage::Usage;
 use e2e::wire::Wire;
 
@@ -18,16 +18,6 @@ const GROWTH_KIB: u64 = 32 * 1024;
 
 fn resident_kib(process: &Running) -> u64 {
     Usage::of(process.id()).expect("it runs").resident_kib
-}
-
-/// A program of the second implementation.
-fn python(name: &str) -> Command {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/vitcp");
-    let mut command = program("python3");
-    command
-        .arg(path.join(name))
-        .env("PYTHONDONTWRITEBYTECODE", "1");
-    command
 }
 
 struct Network {
@@ -63,16 +53,13 @@ impl Network {
 
     /// The other implementation at the right end.
     fn theirs(&self, name: &str) -> Command {
-        let outside = python(name);
-        let mut inside = self.wire.right.enter(outside);
-        inside.env("PYTHONDONTWRITEBYTECODE", "1");
-        inside
+        stranger_in(&self.wire.right, name)
     }
 }
 
 #[test]
 fn it_agrees_with_itself() {
-    let said = Running::start("selftest", &mut python("selftest.py")).succeed(PATIENCE);
+    let said = Running::start("selftest", &mut stranger("selftest.py")).succeed(PATIENCE);
     assert!(said.contains("OK"), "{said}");
 }
 
@@ -129,16 +116,73 @@ fn as_a_liar_it_harms_nobody_but_itself() {
     liar.args(["--host", End::Left.host(), "--called", "here"]);
     liar.args(["--calling", "liar", "--mtu", MTU, "--patience", "2"]);
     liar.args(["run", "all", "--check"]);
-    let told = Running::start("liar", &mut liar).finish(6 * PATIENCE);
-    assert!(told.status.success(), "{}", told.text);
-    let lies = told.text.lines().filter(|line| line.contains(": ")).count();
+    let said = Running::start("liar", &mut liar).succeed(6 * PATIENCE);
+    let lies = told(&said);
     let after = resident_kib(&server);
     println!("\nnote: {lies} lies; the server had {before} KiB before, {after} KiB after");
-    assert!(lies > 100, "{}", told.text);
+    assert!(lies > 100, "{said}");
     assert!(
         after < before + GROWTH_KIB,
         "{before} KiB, then {after} KiB"
     );
+    honest.skip();
+    honest.wait_for("alive", PATIENCE);
+    let said = honest.succeed(PATIENCE);
+    assert!(!said.lines().any(|l| l.starts_with("lost ")), "{said}");
+    server.succeed(PATIENCE);
+}
+
+/// What ours makes of the lies of a server that are not refused by `VIP_REJECT`.
+const ANSWERS: [(&str, &str); 9] = [
+    ("answer-mtu-0", "InvalidMtu"),
+    ("answer-mtu-larger", "InvalidMtu"),
+    ("answer-reliable-other", "InvalidReliabilityLevel"),
+    ("answer-no-match-open", "NoMatch"),
+    // Nothing is wrong with these, as ours reads them.
+    ("answer-attribute-bits", "connected"),
+    ("answer-calling-other", "connected"),
+    ("answer-called-other", "connected"),
+    ("answer-level-3", "connected"),
+    // It is accepted, and lost when it is accepted again.
+    ("answer-twice", "connected"),
+];
+
+/// Every field of an answer wrong in turn, and answers that are none: each is refused at once with its status, and who
+/// is connected at the same host notices nothing.
+#[test]
+fn as_a_lying_server_it_is_found_out() {
+    let network = Network::new();
+    let server = network.server();
+    let mut honest = network.ours(End::Left);
+    honest.args(["ping", End::Left.host(), "here", "--own", "honest"]);
+    let mut honest = Running::start("honest", &mut honest);
+    honest.wait_for("connected", PATIENCE);
+    let mut explorer = Running::start("explorer", network.ours(End::Left).arg("explore"));
+    explorer.wait_for("ready", PATIENCE);
+    let before = resident_kib(&explorer);
+    let mut names = lies(&["--answers"]);
+    names.retain(|name| !name.starts_with("answer-keyed"));
+    let liar = || {
+        let mut liar = network.theirs("liar.py");
+        liar.args(["--host", End::Right.host(), "--patience", "2"]);
+        liar
+    };
+    let made = made_of_answers(&names, End::Right.host(), liar, &mut explorer);
+    assert!(made.len() > 20, "{made:?}");
+    for (name, outcome) in &made {
+        let other = ANSWERS.iter().find(|(lie, _)| lie == name);
+        let wanted = other.map_or("Reject", |(_, outcome)| *outcome);
+        assert_eq!(outcome, wanted, "{name}");
+    }
+    let after = resident_kib(&explorer);
+    assert!(
+        after < before + GROWTH_KIB,
+        "{before} KiB, then {after} KiB"
+    );
+    explorer.tell(&format!("ask {} here", End::Left.host()));
+    let asked = explorer.wait_for("asked", PATIENCE).text;
+    assert!(asked.ends_with("connected"), "{asked}");
+    explorer.succeed(PATIENCE);
     honest.skip();
     honest.wait_for("alive", PATIENCE);
     let said = honest.succeed(PATIENCE);

@@ -11,6 +11,7 @@ use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running, program};
 use e2e::scratch::Scratch;
+use e2e::strangers::{stranger_in, told};
 use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
 use e2e::wire::Wire;
 
@@ -75,12 +76,9 @@ impl Network {
 
     /// The other implementation at the right end, with TLS: the options follow the words.
     fn theirs(&self, words: &[&str]) -> Command {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs/vitcp");
-        let mut outside = program("python3");
         let (name, words) = words.split_first().expect("a program");
-        outside.arg(path.join(name)).args(words);
-        let mut inside = self.wire.right.enter(outside);
-        inside.env("PYTHONDONTWRITEBYTECODE", "1");
+        let mut inside = stranger_in(&self.wire.right, name);
+        inside.args(words);
         self.certificates.of(End::Right.host()).give(&mut inside);
         inside
     }
@@ -139,11 +137,10 @@ fn a_liar_with_openssl_harms_nobody_but_itself() {
         liar.args(["--host", End::Left.host(), "--called", "here"]);
         liar.args(["--calling", "liar", "--mtu", MTU, "--patience", "2"]);
         liar.arg("run").args(names).arg("--check");
-        let told = Running::start("liar", &mut liar).finish(6 * PATIENCE);
-        assert!(told.status.success(), "{}", told.text);
-        let lies = told.text.lines().filter(|line| line.contains(": ")).count();
+        let said = Running::start("liar", &mut liar).succeed(6 * PATIENCE);
+        let lies = told(&said);
         println!("\nnote: {lies} lies over TLS");
-        assert!(lies >= names.len(), "{}", told.text);
+        assert!(lies >= names.len(), "{said}");
     }
     honest.skip();
     honest.wait_for("alive", PATIENCE);

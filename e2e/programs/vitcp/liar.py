@@ -35,6 +35,7 @@ import random
 import sys
 import time
 
+import keyed
 import peer
 import tls
 import wire
@@ -49,6 +50,7 @@ import lies_message  # noqa: F401
 import lies_stream  # noqa: F401
 import lies_answer  # noqa: F401
 import lies_tls  # noqa: F401
+import lies_keyed  # noqa: F401
 
 
 def run(name, options):
@@ -98,6 +100,7 @@ def main():
                         help="Sends more, of send-without-credit")
     parser.add_argument("--count", type=int, default=100,
                         help="connections of half-open-flood")
+    keyed.add_options(parser)
     tls.add_options(parser)
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="print all names")

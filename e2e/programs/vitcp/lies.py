@@ -6,6 +6,7 @@ import socket
 import time
 from dataclasses import dataclass, replace
 
+import keyed
 import tls
 import wire
 from conversation import Conversation
@@ -98,6 +99,7 @@ class Liar:
             sock or self.secured(self.tcp()), hello, talk,
             timeout=options.patience,
         )
+        keyed.give(self.session, options, active=True)
         return self.session
 
     def asked(self):
@@ -115,6 +117,7 @@ class Liar:
         self.session = Session(
             self.secured(sock, True), Hello(), talk, timeout=options.patience
         )
+        keyed.give(self.session, options, active=False)
         return self.session.request()
 
     def acceptance(self, request, **changes):
@@ -125,9 +128,16 @@ class Liar:
         )
         return self.segment(Kind.CONNECT_ACCEPT, ce=replace(ce, **changes))
 
+    def proven(self, accept):
+        """Put the proof of a key into a Connect Accept, if there is one."""
+        if self.session.keyed is None:
+            return accept
+        ce = self.session.keyed.accept(accept.header.number, accept.ce)
+        return replace(accept, ce=ce)
+
     def accept(self, request):
         """Accept honestly."""
-        accept = self.acceptance(request)
+        accept = self.proven(self.acceptance(request))
         self.say(accept)
         self.session.talk.establish(accept.ce, request, request.mtu)
         self.session.hello = Hello(own=request.called)

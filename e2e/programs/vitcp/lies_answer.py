@@ -44,7 +44,7 @@ _answer_lie("reliable-other", ce=lambda request: {
     "attributes": request.attributes & ~wire.LEVEL_MASK ^ wire.RELIABLE})
 _answer_lie("level-3", expected=("closed", "kept"), ce=lambda request: {
     "attributes": request.attributes | wire.LEVEL_MASK})
-_answer_lie("attribute-bits", expected=("kept",), ce=lambda request: {
+_answer_lie("attribute-bits", expected=("kept", "closed"), ce=lambda request: {
     "attributes": request.attributes | wire.RESERVED_ATTRIBUTES})
 _answer_lie("security-257", ce=lambda request: {"security": bytes(257)})
 

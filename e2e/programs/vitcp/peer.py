@@ -30,6 +30,7 @@ import socket
 import sys
 import time
 
+import keyed
 import tls
 import wire
 from conversation import Conversation
@@ -80,6 +81,7 @@ def arguments():
                       default=0x4D454D, help="handle of --memory")
     both.add_argument("--timeout", type=float, default=10.0,
                       help="seconds to wait for anything")
+    keyed.add_options(both)
     tls.add_options(both)
     both.add_argument("script", nargs="*")
 
@@ -122,11 +124,13 @@ def make_session(sock, options, active):
         security=options.security,
     )
     talk = Conversation(active, options.number, options.posted)
-    return Session(
+    session = Session(
         sock, hello, talk, segment=options.segment, split=options.split,
         timeout=options.timeout, repost=options.repost,
         memory=options.memory, base=options.base, handle=options.handle,
     )
+    keyed.give(session, options, active)
+    return session
 
 
 def say_connected(session):

@@ -93,6 +93,7 @@ class Session:
         self.answers = collections.deque()
         self.region = None
         self.serial = 0
+        self.keyed = None
         self._shut = False
         self._ack_due = False
         self._ack_wanted = None
@@ -285,7 +286,7 @@ class Session:
         rdma = wire.RdmaHeader(address, handle, length)
         self.talk.reads.append((self.talk.next_number, rdma))
         self._ack_wanted = self.put(Kind.READ_REQUEST, rdma=rdma).number
-        message = self._answer("a read response")
+        message = self.take_answer("a read response")
         return None if message.failed else message.payload
 
     def receive(self):
@@ -335,7 +336,8 @@ class Session:
 
     # connecting
 
-    def _answer(self, what):
+    def take_answer(self, what):
+        """Wait for an answer, or a request, and return it."""
         self.wait_for(lambda: self.answers, self.timeout, what)
         return self.answers.popleft()
 
@@ -344,16 +346,23 @@ class Session:
         security = None
         while True:
             ce = self.hello.ce(security=security)
+            if self.keyed:
+                ce = self.keyed.request(self.talk.next_number, ce)
             self.talk.propose(ce)
             self.put(Kind.CONNECT_REQUEST, ce=ce)
-            message = self._answer("the answer to the Connect Request")
+            message = self.take_answer("the answer to the Connect Request")
             header = message.segment.header
             if message.kind == Kind.CONNECT_ACCEPT:
+                if self.keyed:
+                    self.keyed.accepted(message.number, message.ce)
                 return "accept"
             if message.kind == Kind.CONNECT_NO_MATCH:
                 return "no-match"
             if header.is_error != wire.IS_CHALLENGE:
                 return f"reject {header.is_error}"
+            if self.keyed:
+                self.keyed.challenged(message.ce.security)
+                continue
             if respond is None:
                 raise Failure(f"challenged: {message.ce.security.hex()}")
             say(f"challenge {message.ce.security.hex()}")
@@ -361,7 +370,16 @@ class Session:
 
     def request(self):
         """Passive side [VI/TCP 4.3]: return the CE header of the request."""
-        return self._answer("a Connect Request").ce
+        request = self.take_answer("a Connect Request").ce
+        if self.keyed and self.keyed.challenge is None:
+            return self.challenge(request, self.keyed.new_challenge())
+        if self.keyed:
+            try:
+                self.keyed.requested(self.talk.heard, request)
+            except Failure:
+                self.refuse(Kind.CONNECT_REJECT, wire.IS_SECURITY)
+                raise
+        return request
 
     def judge(self, request):
         """Return None if the request suits us, else the Reject's code."""
@@ -380,6 +398,8 @@ class Session:
         """Send the Connect Accept [VI/TCP 3.2]."""
         mtu = min(request.mtu, self.hello.mtu)
         own = self.hello.ce(called=request.calling, mtu=mtu)
+        if self.keyed:
+            own = self.keyed.accept(self.talk.next_number, own)
         self.put(Kind.CONNECT_ACCEPT, ce=own)
         self.talk.establish(own, request, mtu)
 
