@@ -131,8 +131,16 @@ impl Device {
     }
 
     /// Is the NIC this process's own?
+    #[inline]
     pub(crate) fn is_ours(&self) -> bool {
         !self.foreign.load(Ordering::Relaxed)
+    }
+
+    /// Do the threads of this process take turns, when they call? Those of a child that was forked
+    /// do not, whatever they call: the sockets and rings are its parent's. It cannot post there.
+    #[inline]
+    fn is_polled_here(&self) -> bool {
+        self.inline && self.is_ours()
     }
 
     /// May a thread that was started in this epoch go on?
@@ -162,7 +170,7 @@ impl Device {
     /// Runs one turn if the program's threads do the polling and nobody else is at it.
     #[inline(never)]
     pub(crate) fn poll(&'static self) {
-        if !self.inline {
+        if !self.is_polled_here() {
             return;
         }
         self.note_activity();
@@ -355,6 +363,7 @@ pub(crate) fn open_served(
 pub(crate) fn open_unattended(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
     let _opening = Opening::begin();
     crate::sync::register_barrier();
+    fork::watch()?;
     let device = find_or_make(config, format!("{config:?}"), || None)?;
     if device.instances.count() == 0 {
         *device.hold() = Some(Driver::Engine(open::poller(device)?));

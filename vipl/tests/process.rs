@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 use common::{
@@ -10,27 +12,54 @@ use common::{
 };
 use vipl::{Nic, RdmaAccess, ViState, VipError, provider as vip};
 
-/// Forks and waits for the end of the child, which is that of `child` if it returns: success if it is true.
-///
-/// Other threads of this process are not in the child: it must not want what they may have, as the test harness's
-/// output.
-fn in_forked_child(child: impl FnOnce() -> bool) {
-    // SAFETY: the child calls the library, which is made for that, the allocator, which is too, and exits.
-    let pid = unsafe { libc::fork() };
-    assert!(pid >= 0, "{}", std::io::Error::last_os_error());
-    if pid == 0 {
-        let good = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: ends the process, after whatever a program has done at its exit.
-        unsafe { libc::exit(i32::from(!good)) };
+/// A child that was forked; other threads of this process are not in it: it must not want what they may have, as the
+/// test harness's output.
+struct ForkedChild(libc::pid_t);
+
+impl ForkedChild {
+    /// Forks; the end of the child is that of `child` if it returns: success if it is true.
+    fn start(child: impl FnOnce() -> bool) -> Self {
+        // SAFETY: the child calls the library, which is made for that, the allocator, which is too, and exits.
+        let pid = unsafe { libc::fork() };
+        assert!(pid >= 0, "{}", std::io::Error::last_os_error());
+        if pid == 0 {
+            let good =
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+            // SAFETY: ends the process, after whatever a program has done at its exit.
+            unsafe { libc::exit(i32::from(!good)) };
+        }
+        Self(pid)
     }
-    let mut status = 0;
-    // SAFETY: waits for our own child and writes its status.
-    let ended = unsafe { libc::waitpid(pid, &mut status, 0) };
-    assert_eq!(ended, pid);
-    assert!(
-        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
-        "the child: {status:#x}"
-    );
+
+    /// Waits for its end, which is a good one.
+    fn join(self) {
+        let status = ManuallyDrop::new(self).wait();
+        assert!(
+            libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0,
+            "the child: {status:#x}"
+        );
+    }
+
+    fn wait(&self) -> libc::c_int {
+        let mut status = 0;
+        // SAFETY: waits for our own child and writes its status.
+        let ended = unsafe { libc::waitpid(self.0, &mut status, 0) };
+        assert_eq!(ended, self.0);
+        status
+    }
+}
+
+impl Drop for ForkedChild {
+    /// A test that failed leaves none behind.
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that was not waited for.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+        self.wait();
+    }
+}
+
+fn in_forked_child(child: impl FnOnce() -> bool) {
+    ForkedChild::start(child).join();
 }
 
 /// Messages cross in both directions.
@@ -143,6 +172,28 @@ fn a_forked_child_may_open_a_nic_of_its_own() {
     let client = End::new();
     connect(&client, &server);
     works(&client, &server);
+}
+
+#[test]
+fn a_forked_child_that_stays_keeps_nothing_of_a_nic_that_is_closed() {
+    // Nobody else has it open, or goes on where it was.
+    let alone = config(|config| {
+        config.segment.push_str("-alone");
+        if common::is_over_tcp() {
+            let host = common::own_host().to_bits() ^ 1 << 21;
+            config.host = Some(std::net::Ipv4Addr::from_bits(host).into());
+        }
+    });
+    let end = || End::on(Nic::open_with(&alone).unwrap(), |vi| vi);
+    let before = end();
+    let (mut stays, mut goes) = std::io::pipe().unwrap();
+    let child = ForkedChild::start(move || stays.read_exact(&mut [0]).is_ok());
+    drop(before);
+    let (client, server) = (end(), end());
+    connect(&client, &server);
+    works(&client, &server);
+    goes.write_all(&[0]).unwrap();
+    child.join();
 }
 
 #[test]

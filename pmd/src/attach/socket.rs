@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use pmd_port::fork::Descriptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -33,9 +34,9 @@ pub(crate) struct Peer {
     pub(crate) gid: libc::gid_t,
 }
 
-/// One end of a conversation.
+/// One end of a conversation, which no child keeps: the other end hears when this one is gone.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct Socket(Descriptor);
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 {
@@ -66,17 +67,19 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((address, (header + bytes.len() + end) as libc::socklen_t))
 }
 
-fn new_socket() -> io::Result<OwnedFd> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: three integers; gives a new descriptor or -1.
-    let fd = checked(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: the descriptor is new and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+fn new_socket() -> io::Result<Descriptor> {
+    Descriptor::make(|| {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        // SAFETY: three integers; gives a new descriptor or -1.
+        let fd = checked(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
+        // SAFETY: the descriptor is new and nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    })
 }
 
 /// Has a socket, and those that are accepted by it, take descriptors or refuse them to the sender.
 /// Before Linux 6.16 this fails, and all of them take them.
-fn take_descriptors(socket: &OwnedFd, takes: bool) -> io::Result<libc::c_int> {
+fn take_descriptors(socket: &Descriptor, takes: bool) -> io::Result<libc::c_int> {
     let value = libc::c_int::from(takes);
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
@@ -84,13 +87,13 @@ fn take_descriptors(socket: &OwnedFd, takes: bool) -> io::Result<libc::c_int> {
     checked(unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, from, length) })
 }
 
-fn set_nonblocking(socket: &OwnedFd) -> io::Result<()> {
+fn set_nonblocking(socket: &Descriptor) -> io::Result<()> {
     socket2::SockRef::from(socket).set_nonblocking(true)
 }
 
-/// Where conversations begin.
+/// Where conversations begin; its name is free when it is dropped, also if a child lives on.
 #[derive(Debug)]
-pub(crate) struct Listener(OwnedFd);
+pub(crate) struct Listener(Descriptor);
 
 impl Listener {
     /// Listens at a path where nothing is. Nobody passes descriptors before
@@ -114,8 +117,12 @@ impl Listener {
             // SAFETY: no address is wanted; gives a new descriptor or -1.
             let new = unsafe { libc::accept4(fd, none, none.cast(), libc::SOCK_CLOEXEC) };
             match checked(new) {
-                // SAFETY: the descriptor is new and nobody else has it.
-                Ok(new) => return Ok(Socket(unsafe { OwnedFd::from_raw_fd(new) })),
+                Ok(new) => {
+                    // SAFETY: the descriptor is new and nobody else has it.
+                    let new = unsafe { OwnedFd::from_raw_fd(new) };
+                    // Not within `make`: it may wait, and nobody could fork meanwhile.
+                    return Ok(Socket(Descriptor::make(|| Ok(new))?));
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
@@ -154,7 +161,8 @@ impl Socket {
     #[cfg(test)]
     pub(crate) fn pair() -> io::Result<(Self, Self)> {
         let (one, other) = std::os::unix::net::UnixStream::pair()?;
-        Ok((Self(one.into()), Self(other.into())))
+        let socket = |fd: OwnedFd| Descriptor::make(|| Ok(fd)).map(Self);
+        Ok((socket(one.into())?, socket(other.into())?))
     }
 
     /// Begins a conversation with who listens at a path.

@@ -6,6 +6,7 @@ use core::time::Duration;
 use fcvi_frame::connect::{Discriminator, NetAddress};
 
 mod coalesced;
+mod forked;
 mod shortcut;
 
 use super::*;
@@ -29,6 +30,7 @@ const PAGE_BYTES: usize = 4096;
 const MEMORY_BYTES: usize = PAGE_BYTES + (1 << 20);
 const BEFORE: u8 = 0xEE;
 
+const UNRELIABLE_DELIVERY: u16 = 1;
 const RELIABLE_DELIVERY: u16 = 2;
 const RELIABLE_RECEPTION: u16 = 4;
 
@@ -93,7 +95,7 @@ impl End {
             ptag,
             rdma_write: true,
             qos: 0,
-            rdma_read: true,
+            rdma_read: reliability != UNRELIABLE_DELIVERY,
         };
         let vi = nic::create_vi(nic, &settings, 0, 0).unwrap();
         let mut end = Self {
