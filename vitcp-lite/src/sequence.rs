@@ -105,12 +105,19 @@ impl Posted {
         self.used = self.used.wrapping_add(1);
     }
 
-    /// The Rx Descriptors Posted of a segment that is sent now; notes that it was said.
+    /// The Rx Descriptors Posted of a segment that is sent now. It is said when the segment is on
+    /// its way: see [`note_said`](Self::note_said).
     #[inline]
-    pub const fn said(&mut self) -> u16 {
-        self.said = self.sayable();
+    #[must_use]
+    pub const fn word(&self) -> u16 {
         // The low half: the field is modulo 2^16.
-        (self.said & 0xFFFF) as u16
+        (self.sayable() & 0xFFFF) as u16
+    }
+
+    /// A segment with what [`word`](Self::word) gave is on its way, and nothing was counted since.
+    #[inline]
+    pub const fn note_said(&mut self) {
+        self.said = self.sayable();
     }
 
     /// Is a NOP due: more is posted than was said, and the unused credits are below the

@@ -431,6 +431,7 @@ pub(super) fn connection(
         may_read: !asking,
         may_write: !asking,
         over: false,
+        lost: false,
         finished: false,
         timed: false,
     }

@@ -1,6 +1,7 @@
 //! Connections ended: by the consumer, by the other end, by an error (docs/spec/vitcp.md).
 
 use std::io;
+use std::time::{Duration, Instant};
 
 use vi_engine::{AsyncError, ConnectError, EndpointState, Host, Status, ViIndex, Waiter};
 use vitcp_lite::machine::passive::{PassiveEvent, PassiveState};
@@ -15,6 +16,9 @@ use super::secure::{is_breach, is_cut};
 use super::timers::Key;
 use super::transmit::said;
 use crate::datapath::Datapath;
+
+/// So often a NIC that goes down looks what has arrived of that which it sent.
+const LINGERING_LOOKS: Duration = Duration::from_millis(5);
 
 /// Why a connection of a VI is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,13 +104,14 @@ impl ViTcp {
                     |_| Status::TRANSPORT,
                 );
             }
-            Ending::Left | Ending::Lost | Ending::Local | Ending::MemoryGone => {}
+            Ending::Local => tell_placed(vi, &mut connection, path),
+            Ending::Left | Ending::Lost | Ending::MemoryGone => {}
         }
         fail_held(vi, &mut connection, path);
         if ending == Ending::Left && connection.tx.unfinished.is_none() {
             connection.stream.part();
         }
-        let at_once = matches!(ending, Ending::Left | Ending::Lost | Ending::MemoryGone);
+        let at_once = matches!(ending, Ending::Left | Ending::Lost);
         self.counters.count(Counter::Breaks);
         self.timers.clear(Key::Answer(vi.0));
         self.put(number, connection);
@@ -130,11 +135,6 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        if connection.tx.unfinished.is_some() && connection.stream.flush() {
-            // The other end waits for the rest of a segment that there is not.
-            self.remove(number);
-            return;
-        }
         let counts = matches!(connection.stage, Stage::Connected(_) | Stage::Asking(_));
         connection.stage = Stage::Closing;
         self.watch_again(number);
@@ -149,22 +149,24 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        if connection.tx.unfinished.is_some() {
-            // What TLS has of whole segments before it still goes.
-            connection.may_write = connection.stream.flush();
-            if connection.may_write {
-                self.remove(number);
+        if connection.finished {
+            return;
+        }
+        let finished = match connection.tx.unfinished {
+            // The other end waits for the rest of a segment that there is not: it hears of no end but TCP's.
+            Some(_) => connection.stream.cut(),
+            None => {
+                if !write_control(connection) {
+                    self.remove(number);
+                    return;
+                }
+                if !connection.tx.control.is_empty() {
+                    return;
+                }
+                connection.stream.finish()
             }
-            return;
-        }
-        if !write_control(connection) {
-            self.remove(number);
-            return;
-        }
-        if !connection.tx.control.is_empty() || connection.finished {
-            return;
-        }
-        if !connection.stream.finish() {
+        };
+        if !finished {
             connection.may_write = false;
             return;
         }
@@ -235,11 +237,7 @@ impl ViTcp {
     fn part(&mut self, now_ns: u64, vi: ViIndex, number: u32, path: &mut Datapath) {
         self.timers.clear(Key::Answer(vi.0));
         if let Some(mut connection) = self.take(number) {
-            if connection.rx.owes_ack {
-                end_segment(vi, &mut connection, path);
-                let good = connection.rx.good;
-                tell(vi, &mut connection, good, RemoteError::NONE, path);
-            }
+            tell_placed(vi, &mut connection, path);
             fail_held(vi, &mut connection, path);
             self.put(number, connection);
         }
@@ -290,17 +288,65 @@ impl ViTcp {
         }
     }
 
-    /// The NIC goes down: every connection is closed, and what can be written at once is.
+    /// The NIC goes down: every connection is closed, and what can be written at once is. What TCP
+    /// has taken has `ulp_timeout_ms` to arrive: closed before, it is lost as soon as the other end says
+    /// anything.
     pub(crate) fn leave_network(&mut self) {
+        let begun = Instant::now();
+        let most = Duration::from_nanos(self.settings.answer_ns);
+        self.close_door();
+        let mut lingering = Vec::new();
         for number in 0..self.connections.len() as u32 {
-            if let Some(connection) = self.connection_mut(number) {
-                let _gone = write_control(connection);
-                if connection.tx.unfinished.is_none() {
-                    connection.stream.part();
-                }
+            let Some(connection) = self.connection_mut(number) else {
+                continue;
+            };
+            let _gone = write_control(connection);
+            if connection.tx.unfinished.is_none() {
+                connection.stream.part();
+            }
+            if connection.stream.has_unheard() {
+                connection.stream.shut_down();
+                self.watch_again(number);
+                lingering.push(number);
+            } else {
                 self.remove(number);
             }
         }
+        loop {
+            lingering.retain(|number| self.lingers(*number));
+            let left = most.saturating_sub(begun.elapsed());
+            if lingering.is_empty() || left.is_zero() {
+                break;
+            }
+            // Of what is acknowledged nobody tells.
+            self.watch.wait(left.min(LINGERING_LOOKS));
+        }
+        for number in lingering {
+            self.remove(number);
+        }
+    }
+
+    /// Has the other end not heard all of a connection that is shut down? If it has, that is closed.
+    fn lingers(&mut self, number: u32) -> bool {
+        let Some(connection) = self
+            .connections
+            .get_mut(number as usize)
+            .and_then(Option::as_mut)
+        else {
+            return false;
+        };
+        let over = loop {
+            match connection.stream.drain(&mut self.buffer) {
+                Ok(0) => break true,
+                Ok(_) => {}
+                Err(error) => break !super::is_for_later(&error),
+            }
+        };
+        let lingers = !over && connection.stream.has_unheard();
+        if !lingers {
+            self.remove(number);
+        }
+        lingers
     }
 }
 
@@ -334,6 +380,15 @@ fn end_segment(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
     bytes.append(&mut tx.control);
     tx.control = bytes;
     tx.unfinished = None;
+}
+
+/// The peer hears what was placed, if it waits to hear of something.
+fn tell_placed(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
+    if connection.rx.owes_ack {
+        end_segment(vi, connection, path);
+        let good = connection.rx.good;
+        tell(vi, connection, good, RemoteError::NONE, path);
+    }
 }
 
 /// Has a NOP say what became of a message of the peer's, if the peer wants to hear of that.

@@ -179,6 +179,8 @@ pub(super) struct Connection {
     pub(super) may_write: bool,
     /// Behind what is to be read comes the end.
     pub(super) over: bool,
+    /// Writing failed: it ends when nothing is left to be read.
+    pub(super) lost: bool,
     /// We have said that we send nothing more.
     pub(super) finished: bool,
     /// The time of one that came in runs.
@@ -325,6 +327,15 @@ impl Tx {
 }
 
 impl Rx {
+    /// A segment that says what is placed and posted is on its way.
+    #[inline]
+    pub(super) fn say(&mut self) {
+        self.owes_ack = false;
+        if let Some(posted) = &mut self.posted {
+            posted.note_said();
+        }
+    }
+
     pub(super) fn new() -> Self {
         Self {
             decoder: Decoder::new(),

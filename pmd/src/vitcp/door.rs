@@ -192,6 +192,15 @@ impl ViTcp {
         self.door.is_open()
     }
 
+    /// Nobody comes in any more: another program of this host goes on.
+    pub(super) fn close_door(&mut self) {
+        if let Some(listening) = self.door.listening() {
+            // Members have it open: nothing else would make the system forget it.
+            self.watch.remove(listening);
+        }
+        self.door = Door::new();
+    }
+
     /// Listens as the only program at this port.
     pub(crate) fn be_alone(&mut self) -> io::Result<()> {
         let listening = Listening::bind(self.own_end()).map_err(|error| match error.kind() {

@@ -37,6 +37,8 @@ pub(super) struct Entry {
     pub(super) answered: bool,
     /// Of its message.
     pub(super) number: u32,
+    /// What a read asks for: address and handle.
+    pub(super) source: (u64, u32),
     pub(super) length_bytes: u32,
     /// Bytes of a read that are placed.
     pub(super) placed_bytes: u32,

@@ -547,7 +547,10 @@ impl ViTcp {
             Ok(got) => got,
             Err(error) if is_for_later(&error) => {
                 receiver.connection.may_read = false;
-                return Ok(false);
+                return match receiver.connection.lost {
+                    true => Err(Ending::Lost),
+                    false => Ok(false),
+                };
             }
             Err(error) if is_for_next(&error) => return Ok(false),
             Err(error) => return Err(Ending::of_error(&error)),
@@ -558,7 +561,8 @@ impl ViTcp {
         // Less than was asked for: nothing is left. What comes now is told of, but for an end of
         // which that was told already.
         let connection = &mut *receiver.connection;
-        connection.may_read = got == whole || connection.over || connection.stream.has_more();
+        let ends = connection.over || connection.lost;
+        connection.may_read = got == whole || ends || connection.stream.has_more();
         let placed = got.min(direct as usize);
         if placed > 0 {
             receiver.placed(placed as u32)?;

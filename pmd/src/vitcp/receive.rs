@@ -252,7 +252,7 @@ impl Receiver<'_> {
                 && message.offset_bytes == header.data_offset
                 && self.same_target(message, rdma);
             return if same {
-                Ok(())
+                self.note_immediate(header)
             } else {
                 Err(Ending::Protocol(Counter::DropOutOfOrder))
             };
@@ -274,6 +274,35 @@ impl Receiver<'_> {
             None => self.open_receive(),
             Some(rdma) => self.open_write(&rdma, immediate.is_some()),
         }
+    }
+
+    /// Immediate data may be said in any segment of its message: it counts from the first one that has it, and of a
+    /// write it takes a receive descriptor then.
+    fn note_immediate(&mut self, header: &SegmentHeader) -> Result<(), Ending> {
+        let said = immediate_of(header);
+        let Some(message) = &mut self.connection.rx.message else {
+            return Ok(());
+        };
+        if said.is_none() || message.immediate.is_some() {
+            return Ok(());
+        }
+        message.immediate = said;
+        let RxKind::Write {
+            target,
+            total_bytes,
+            claimed: false,
+        } = message.kind
+        else {
+            return Ok(());
+        };
+        if self.claim_for_write()? {
+            self.set_kind(RxKind::Write {
+                target,
+                total_bytes,
+                claimed: true,
+            });
+        }
+        Ok(())
     }
 
     /// The RDMA header of a message stays what it is.
@@ -357,18 +386,13 @@ impl Receiver<'_> {
             && bytes <= self.params.max_transfer_bytes
             && (self.path).may_access(self.vi, target, bytes, Access::RemoteWrite);
         if immediate {
-            match self.claim() {
-                Claim::Ready { .. } if allowed => {}
-                Claim::Ready { .. } => {
-                    self.counters.count(Counter::DropRdmaProtection);
-                    self.complete_error(Status::PROTECTION, true);
-                    return self.broken(ViErrorType::RdmaProtection);
-                }
-                Claim::Empty => return self.no_descriptor(),
-                Claim::Fault(status) => {
-                    self.complete_error(status, true);
-                    return self.broken(ViErrorType::Descriptor);
-                }
+            if !self.claim_for_write()? {
+                return Ok(());
+            }
+            if !allowed {
+                self.counters.count(Counter::DropRdmaProtection);
+                self.complete_error(Status::PROTECTION, true);
+                return self.broken(ViErrorType::RdmaProtection);
             }
         } else if !allowed {
             self.counters.count(Counter::DropRdmaProtection);
@@ -381,6 +405,23 @@ impl Receiver<'_> {
             claimed: immediate,
         });
         Ok(())
+    }
+
+    /// Claims the receive descriptor of a write with immediate data. If there is none, nothing more of it is placed.
+    fn claim_for_write(&mut self) -> Result<bool, Ending> {
+        let claim = self.claim();
+        if !matches!(claim, Claim::Ready { .. }) {
+            self.set_kind(RxKind::Discard);
+        }
+        match claim {
+            Claim::Ready { .. } => return Ok(true),
+            Claim::Empty => self.no_descriptor()?,
+            Claim::Fault(status) => {
+                self.complete_error(status, true);
+                self.broken(ViErrorType::Descriptor)?;
+            }
+        }
+        Ok(false)
     }
 
     fn read_request(&mut self, header: &SegmentHeader, rdma: &RdmaHeader) -> Result<(), Ending> {
@@ -431,6 +472,7 @@ impl Receiver<'_> {
         let end = u64::from(entry.placed_bytes) + u64::from(payload);
         let fits = header.data_offset == entry.placed_bytes
             && end <= u64::from(entry.length_bytes)
+            && (rdma.address, rdma.handle) == entry.source
             && rdma.total_bytes == entry.length_bytes;
         if refused {
             return Err(Ending::Failed {

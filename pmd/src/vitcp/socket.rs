@@ -275,9 +275,37 @@ impl Stream {
         {
             return false;
         }
+        self.shut_down();
+        true
+    }
+
+    /// As [`Stream::finish`], where nothing may be said with TLS any more.
+    pub(super) fn cut(&mut self) -> bool {
+        let flushed = self.flush();
+        if flushed {
+            self.shut_down();
+        }
+        flushed
+    }
+
+    /// Behind what TCP has comes its end.
+    pub(super) fn shut_down(&self) {
         // A connection that is gone has been told.
         let _gone = self.socket().shutdown(std::net::Shutdown::Write);
-        true
+    }
+
+    /// Has TCP bytes that the other end's has not acknowledged?
+    pub(super) fn has_unheard(&self) -> bool {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the kernel writes an integer of this frame.
+        let got = unsafe {
+            libc::ioctl(
+                self.socket.as_raw_fd(),
+                libc::TIOCOUTQ,
+                core::ptr::from_mut(&mut bytes),
+            )
+        };
+        got == 0 && bytes > 0
     }
 
     /// Says with TLS that this is the end, if there is room for that: it is closed next.
@@ -484,6 +512,13 @@ impl Watch {
                 0
             }
         }
+    }
+
+    /// Waits until something happens, for so long at most.
+    pub(super) fn wait(&mut self, limit: Duration) {
+        let limit = EpollTimeout::try_from(limit).unwrap_or(EpollTimeout::ZERO);
+        // Whoever waits looks himself.
+        let _seen = self.epoll.wait(&mut self.events, limit);
     }
 
     /// One of those that the last look found.

@@ -52,10 +52,13 @@ impl ViTcp {
             return Pumped::Idle;
         };
         let (ending, pumped) = self.pump_connection(now_ns, vi, (number, &mut *connection), path);
-        let has_room = connection.may_write;
+        let (has_room, lost) = (connection.may_write, connection.lost);
         self.put(number, connection);
         if !has_room {
             self.watch_again(number);
+        }
+        if lost {
+            self.queue(number);
         }
         if let Some(ending) = ending {
             self.end(now_ns, vi, number, ending, path);
@@ -139,6 +142,7 @@ impl ViTcp {
             connection,
             gather: &mut self.gather,
             path,
+            rx_posted: 0,
         };
         let stop = match plan.all() {
             Ok(stop) => stop,
@@ -166,7 +170,7 @@ impl ViTcp {
                 connection.may_write = false;
                 return Call::NoRoom;
             }
-            Err(error) => return Call::Over(Ending::of_error(&error)),
+            Err(error) => return unwritable(connection, &error),
         };
         self.corked_looks = 0;
         let uncorked = more && !core::mem::replace(&mut connection.tx.corked, true);
@@ -196,6 +200,18 @@ impl ViTcp {
     }
 }
 
+/// Writing failed. If the other end is gone, what it sent before still counts.
+#[cold]
+fn unwritable(connection: &mut Connection, error: &std::io::Error) -> Call {
+    match Ending::of_error(error) {
+        Ending::Lost => {
+            (connection.may_write, connection.may_read, connection.lost) = (false, true, true);
+            Call::NoRoom
+        }
+        other => Call::Over(other),
+    }
+}
+
 fn rdma((address, handle): (u64, u32), total_bytes: u32) -> RdmaHeader {
     RdmaHeader {
         address,
@@ -213,29 +229,27 @@ fn takes_descriptor(work: &SendWork) -> bool {
     }
 }
 
-/// Rx Descriptors Posted as it stands now, which is said from now on.
-pub(super) fn said(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) -> u16 {
+/// Rx Descriptors Posted as it stands now; [`Rx::say`] when a segment with it is on its way.
+///
+/// [`Rx::say`]: super::connection::Rx::say
+pub(super) fn posted_word(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) -> u16 {
     let unclaimed = path.unclaimed(vi);
     let rx = &mut connection.rx;
     let total = rx.used.wrapping_add(unclaimed);
     match &mut rx.posted {
         Some(posted) => {
             posted.note(total);
-            posted.said()
+            posted.word()
         }
         None => total as u16,
     }
 }
 
-/// Must the peer hear of receives that were posted?
-fn posted_now(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) -> bool {
-    let unclaimed = path.unclaimed(vi);
-    let rx = &mut connection.rx;
-    let total = rx.used.wrapping_add(unclaimed);
-    rx.posted.as_mut().is_some_and(|posted| {
-        posted.note(total);
-        posted.wants_nop()
-    })
+/// As [`posted_word`], for a segment that waits with those of the procedure, whatever comes.
+pub(super) fn said(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) -> u16 {
+    let word = posted_word(vi, connection, path);
+    connection.rx.say();
+    word
 }
 
 fn note_starving(stop: Stop, connection: &mut Connection, counters: &mut Counters) {
@@ -256,17 +270,25 @@ fn settle(
 ) {
     let Connection { tx, rx, .. } = connection;
     let before = tx.unfinished.take();
+    // The rest of a segment says what it said when it was planned.
+    let mut rest = before.is_some();
+    let mut says = false;
     let unfinished = gather.settle(written, before.as_ref(), |part| {
         let part = match part {
-            Part::Rest => before.map_or(Part::Nop, |before| before.part),
-            part => part,
+            Part::Rest => {
+                rest = false;
+                before.map_or(Part::Nop, |before| before.part)
+            }
+            Part::Control(bytes) => {
+                tx.control.drain(..bytes as usize);
+                return;
+            }
+            part => {
+                says = true;
+                part
+            }
         };
-        if let Part::Control(bytes) = part {
-            tx.control.drain(..bytes as usize);
-            return;
-        }
         counters.count(Counter::TxSegments);
-        rx.owes_ack = false;
         match part {
             Part::Own {
                 payload_bytes,
@@ -293,6 +315,10 @@ fn settle(
             Part::Control(_) | Part::Rest => {}
         }
     });
+    says |= unfinished.is_some() && !rest;
+    if says {
+        rx.say();
+    }
     tx.unfinished = unfinished;
 }
 
@@ -340,6 +366,7 @@ fn own_sent(
         kind: Kind::of(&open.work),
         answered: !tx.awaits_ack,
         number: open.number,
+        source: (0, 0),
         length_bytes: open.work.length_bytes,
         placed_bytes: 0,
     });
@@ -351,12 +378,16 @@ fn read_sent(vi: ViIndex, tx: &mut Tx, counters: &mut Counters, path: &mut Datap
     let Some(work) = path.work_ahead(vi, 0) else {
         return;
     };
+    let Operation::Read { remote } = work.operation else {
+        return;
+    };
     tx.number = tx.number.wrapping_add(1);
     counters.count(Counter::TxMessages);
     tx.in_flight.push(Entry {
         kind: Kind::Read,
         answered: false,
         number: tx.number,
+        source: remote,
         length_bytes: work.length_bytes,
         placed_bytes: 0,
     });

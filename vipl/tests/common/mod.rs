@@ -6,6 +6,7 @@
 
 pub(crate) mod datapath;
 pub(crate) mod raw;
+pub(crate) mod stranger;
 pub(crate) mod tls;
 
 use std::net::Ipv4Addr;

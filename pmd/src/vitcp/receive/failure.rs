@@ -82,5 +82,9 @@ impl Receiver<'_> {
                 remote_write,
             },
         );
+        if self.connection.rx.posted.is_some() {
+            // It took a descriptor all the same: the peer may have to hear of those behind it.
+            self.path.resume(self.vi);
+        }
     }
 }

@@ -4,10 +4,9 @@ use vi_engine::{Host, Status, ViIndex};
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use vitcp_lite::{Flags, SegmentHeader, SegmentType};
 
-use super::{Call, said, settle};
+use super::{Call, posted_word, settle, unwritable};
 use crate::datapath::Datapath;
 use crate::vitcp::ViTcp;
-use crate::vitcp::closing::Ending;
 use crate::vitcp::connection::{Connection, Tx};
 use crate::vitcp::counters::Counter;
 use crate::vitcp::socket::is_for_later;
@@ -42,13 +41,13 @@ impl ViTcp {
         }
         header.message = connection.tx.number.wrapping_add(1);
         header.ack = connection.rx.good;
-        header.rx_posted = said(vi, connection, path);
+        header.rx_posted = posted_word(vi, connection, path);
         header.emit(to);
         let all = self.gather.lone_bytes(bytes);
         let written = match connection.stream.send_bytes(all) {
             Ok(written) => written,
             Err(error) if is_for_later(&error) => 0,
-            Err(error) => return Some(Call::Over(Ending::of_error(&error))),
+            Err(error) => return Some(unwritable(connection, &error)),
         };
         self.corked_looks = 0;
         connection.tx.sends_alone(now_ns);
@@ -59,7 +58,7 @@ impl ViTcp {
         self.counters.add(Counter::TxBytes, written as u64);
         self.counters.count(Counter::TxSegments);
         self.counters.count(Counter::TxMessages);
-        connection.rx.owes_ack = false;
+        connection.rx.say();
         let tx = &mut connection.tx;
         tx.number = header.message;
         tx.answer_next = true;

@@ -4,7 +4,7 @@ use vi_engine::{Operation, SendWork, Status, ViIndex};
 use vitcp_lite::profile::{RDMA_HEADER_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{Credits, Flags, RdmaHeader, SegmentHeader, SegmentType};
 
-use super::{posted_now, rdma, said, takes_descriptor};
+use super::{posted_word, rdma, takes_descriptor};
 use crate::datapath::Datapath;
 use crate::datapath::stream::Place;
 use crate::vitcp::closing::Ending;
@@ -51,6 +51,8 @@ pub(super) struct Plan<'a> {
     pub(super) connection: &'a mut Connection,
     pub(super) gather: &'a mut Gather,
     pub(super) path: &'a mut Datapath,
+    /// What all segments of this call say.
+    pub(super) rx_posted: u16,
 }
 
 impl Plan<'_> {
@@ -63,6 +65,7 @@ impl Plan<'_> {
             return Err(Ending::MemoryGone);
         }
         self.gather.add_control(&self.connection.tx.control);
+        self.rx_posted = posted_word(self.vi, self.connection, self.path);
         let mut ahead = self.begin();
         let mut stop = Stop::Empty;
         let mut own = true;
@@ -119,7 +122,7 @@ impl Plan<'_> {
                             number,
                             sent_bytes,
                         };
-                        ahead.begin(open, tx.awaits_ack);
+                        ahead.begin(open, tx.awaits_ack || !tx.in_flight.is_empty());
                     }
                     ahead.own_sent(payload_bytes, ends);
                 }
@@ -136,12 +139,11 @@ impl Plan<'_> {
     }
 
     /// A header with what every segment says.
-    fn header(&mut self, kind: SegmentType, number: u32) -> SegmentHeader {
-        let connection = &mut *self.connection;
+    fn header(&self, kind: SegmentType, number: u32) -> SegmentHeader {
         let mut header = SegmentHeader::new(kind, 0);
         header.message = number;
-        header.ack = connection.rx.good;
-        header.rx_posted = said(self.vi, connection, self.path);
+        header.ack = self.connection.rx.good;
+        header.rx_posted = self.rx_posted;
         header
     }
 
@@ -193,7 +195,8 @@ impl Plan<'_> {
         match self.add(&header, rdma.as_ref(), payload, part) {
             Added::Yes => {
                 if begins {
-                    ahead.begin(open, self.connection.tx.awaits_ack);
+                    let tx = &self.connection.tx;
+                    ahead.begin(open, tx.awaits_ack || !tx.in_flight.is_empty());
                 }
                 ahead.own_sent(payload_bytes, ends);
                 None
@@ -351,9 +354,9 @@ impl Plan<'_> {
         if !self.gather.is_empty() || ahead.open.is_some() {
             return;
         }
-        let connection = &mut *self.connection;
-        let posted = posted_now(self.vi, connection, self.path);
-        if !connection.rx.owes_ack && !posted {
+        let rx = &self.connection.rx;
+        let posted = rx.posted.is_some_and(|posted| posted.wants_nop());
+        if !rx.owes_ack && !posted {
             return;
         }
         let mut header = self.header(SegmentType::Nop, ahead.number.wrapping_add(1));
@@ -375,8 +378,8 @@ impl Plan<'_> {
 }
 
 impl Ahead {
-    /// A message begins.
-    fn begin(&mut self, open: Open, awaits_ack: bool) {
+    /// A message begins; `stays` in flight when it is sent.
+    fn begin(&mut self, open: Open, stays: bool) {
         self.number = open.number;
         self.open = Some(open);
         if takes_descriptor(&open.work)
@@ -385,7 +388,7 @@ impl Ahead {
             // One was there when the message was planned.
             let _used = credits.use_one();
         }
-        self.kept += usize::from(awaits_ack || self.kept > 0);
+        self.kept += usize::from(stays || self.kept > 0);
     }
 
     fn own_sent(&mut self, payload_bytes: u32, ends: bool) {
