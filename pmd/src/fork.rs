@@ -57,7 +57,12 @@ struct Quiet {
 pub(crate) fn watch() -> Result<(), OpenError> {
     static WATCHED: OnceLock<Result<(), String>> = OnceLock::new();
     WATCHED
-        .get_or_init(|| sys::at_fork(before, in_parent, in_child).map_err(|e| e.to_string()))
+        .get_or_init(|| {
+            // Its lock is the last one: what it guards is made and ended by who has ours.
+            pmd_port::fork::watch()
+                .and_then(|()| sys::at_fork(before, in_parent, in_child))
+                .map_err(|e| e.to_string())
+        })
         .clone()
         .map_err(|e| OpenError::new(format!("forks cannot be noticed: {e}")))
 }

@@ -211,7 +211,7 @@ fn what_was_placed_is_told_though_the_vi_breaks() {
     stranger.say(SEND, END, b"placed");
     assert_eq!(ours.recv().ok().unwrap().first_bytes(), b"placed");
     // Not at a place for a descriptor: the VI breaks before anything else is sent.
-    let misaligned = 8 as *mut vipl::RawDescriptor;
+    let misaligned = std::ptr::without_provenance_mut(8);
     // SAFETY: no descriptor is there, which is what the library must see without looking.
     unsafe { vip::post_send(ours.vi.handle(), misaligned, vipl::MemoryHandle(1)) }.unwrap();
     assert_eq!(ours.errors.next_of(&ours.vi), ErrorCode::PostDesc);

@@ -2,9 +2,12 @@
 
 mod common;
 
+use std::ffi::CString;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -247,68 +250,57 @@ fn files_that_cannot_be_used_are_told_when_the_nic_is_opened() {
         &std::fs::read_to_string(&tls.private_key).unwrap(),
     );
     std::fs::set_permissions(&open, PermissionsExt::from_mode(0o640)).unwrap();
-    let of = |change: &dyn Fn(&mut TlsConfig)| {
-        let mut tls = tls.clone();
-        change(&mut tls);
-        tls
-    };
+    let pipe = files.path("pipe.pem");
+    let at = CString::new(pipe.as_os_str().as_bytes()).unwrap();
+    // SAFETY: a path of this frame.
+    assert_eq!(unsafe { libc::mkfifo(at.as_ptr(), 0o600) }, 0);
+    let long = files.write("long.pem", &"#".repeat((1 << 20) + 1));
+    type Part = fn(&mut TlsConfig) -> &mut PathBuf;
+    let certificate: Part = |tls| &mut tls.certificate;
+    let private_key: Part = |tls| &mut tls.private_key;
+    let authorities: Part = |tls| &mut tls.authorities;
     let rows = [
+        ("certificate", certificate, &missing, "give a PEM file"),
         (
-            of(&|t| t.certificate = missing.clone()),
-            "tls.certificate",
-            "missing.pem",
-            "give a PEM file",
-        ),
-        (
-            of(&|t| t.certificate = nothing.clone()),
-            "tls.certificate",
-            "nothing.pem",
+            "certificate",
+            certificate,
+            &nothing,
             "has no certificate in it",
         ),
+        ("certificate", certificate, &broken, "is no PEM"),
+        ("certificate", certificate, &pipe, "is no file"),
+        ("private_key", private_key, &missing, "cannot be read"),
         (
-            of(&|t| t.certificate = broken.clone()),
-            "tls.certificate",
-            "broken.pem",
-            "is no PEM",
-        ),
-        (
-            of(&|t| t.private_key = missing.clone()),
-            "tls.private_key",
-            "missing.pem",
-            "cannot be read",
-        ),
-        (
-            of(&|t| t.private_key = nothing.clone()),
-            "tls.private_key",
-            "nothing.pem",
+            "private_key",
+            private_key,
+            &nothing,
             "has no private key in it",
         ),
         (
-            of(&|t| t.private_key = open.clone()),
-            "tls.private_key",
-            "open.key",
+            "private_key",
+            private_key,
+            &open,
             "mode 0640): chmod 600 it",
         ),
+        ("private_key", private_key, &pipe, "is no file"),
+        ("private_key", private_key, &other.private_key, "is not of"),
+        ("authorities", authorities, &missing, "cannot be read"),
         (
-            of(&|t| t.private_key = other.private_key.clone()),
-            "tls.private_key",
-            "host-2.key",
-            "is not of",
-        ),
-        (
-            of(&|t| t.authorities = missing.clone()),
-            "tls.authorities",
-            "missing.pem",
-            "cannot be read",
-        ),
-        (
-            of(&|t| t.authorities = nothing.clone()),
-            "tls.authorities",
-            "nothing.pem",
+            "authorities",
+            authorities,
+            &nothing,
             "has no certificate in it",
         ),
+        (
+            "authorities",
+            authorities,
+            &long,
+            "is longer than 1048576 bytes",
+        ),
     ];
-    for (tls, key, file, says) in rows {
+    for (key, part, file, says) in rows {
+        let mut tls = tls.clone();
+        part(&mut tls).clone_from(file);
         let config = common::config(|config| files.put(config, 1, Some(&tls)));
         assert_eq!(
             Nic::open_with(&config).map(drop),
@@ -316,9 +308,7 @@ fn files_that_cannot_be_used_are_told_when_the_nic_is_opened() {
             "{key}"
         );
         let said = vipl::provider::last_error().unwrap_or_default();
-        assert!(
-            [key, file, says].iter().all(|word| said.contains(word)),
-            "{said}"
-        );
+        let wrong = format!("tls.{key} = {file:?}");
+        assert!(said.contains(&wrong) && said.contains(says), "{said}");
     }
 }

@@ -39,8 +39,12 @@ fn table() -> Table {
     KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has forks noticed from now on.
-fn watch() -> io::Result<()> {
+/// Has forks noticed from now on. Whoever holds locks of its own from before a fork until after it, and makes or ends
+/// ports under them, says so to the system behind this: what is said last is done first.
+///
+/// # Errors
+/// The system has no memory for that.
+pub fn watch() -> io::Result<()> {
     static WATCHED: OnceLock<libc::c_int> = OnceLock::new();
     let error = *WATCHED.get_or_init(|| {
         // SAFETY: the functions live as long as the code of the library and do not unwind.

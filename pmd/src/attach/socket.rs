@@ -174,6 +174,17 @@ impl Socket {
         Ok(Self(socket))
     }
 
+    /// As [`Socket::connect`], but never waits, and nor does what it gives: where too many wait to be let in, it is
+    /// `WouldBlock`.
+    pub(crate) fn connect_at_once(path: &Path) -> io::Result<Self> {
+        let (address, length) = address(path)?;
+        let socket = new_socket()?;
+        set_nonblocking(&socket)?;
+        // SAFETY: an address of this frame and its length.
+        checked(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        Ok(Self(socket))
+    }
+
     /// Who began the conversation, or listened for it; the kernel vouches.
     pub(crate) fn peer(&self) -> io::Result<Peer> {
         let mut peer = libc::ucred {

@@ -403,6 +403,7 @@ impl ViTcp {
         if self.request_event(now_ns, vi, Event::Accept, path) {
             let flow_control = flow_control && theirs.0.attributes.flow_control;
             self.connected(vi, number, theirs, flow_control, path);
+            self.tell_keeper(now_ns);
         }
     }
 }
@@ -434,6 +435,7 @@ pub(super) fn connection(
         lost: false,
         finished: false,
         timed: false,
+        guest: None,
     }
 }
 

@@ -11,6 +11,7 @@ use vitcp_lite::{Flags, IsCode, RemoteError, SegmentHeader, SegmentType, ViError
 use super::ViTcp;
 use super::connection::{Connection, Phase, Stage};
 use super::counters::Counter;
+use super::guests::Guest;
 use super::in_flight::Kind;
 use super::secure::{is_breach, is_cut};
 use super::timers::Key;
@@ -135,10 +136,13 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        let counts = matches!(connection.stage, Stage::Connected(_) | Stage::Asking(_));
+        let was_ours = connection.guest.is_none();
         connection.stage = Stage::Closing;
         self.watch_again(number);
-        self.strangers += u32::from(counts);
+        if was_ours {
+            let _always = self.make_room(Guest::Leaving);
+            self.admit(Guest::Leaving, number);
+        }
         self.timers
             .set(now_ns + self.settings.answer_ns, Key::Connection(number));
         self.finish(number);
@@ -218,6 +222,7 @@ impl ViTcp {
             Phase::Asking(request) => {
                 self.timers.clear(Key::Request(vi.0));
                 self.ask_again.extend(request.theirs);
+                self.door.news = true;
                 if let Some(number) = request.connection {
                     self.remove(number);
                 }

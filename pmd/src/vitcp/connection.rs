@@ -12,6 +12,7 @@ use fcvi_frame::connect::{Attributes, NetAddress};
 
 use super::challenge::Exchange;
 use super::gather::Unfinished;
+use super::guests::Guest;
 use super::in_flight::InFlight;
 use super::socket::{End, Stream};
 use crate::choices::ViChoices;
@@ -185,6 +186,8 @@ pub(super) struct Connection {
     pub(super) finished: bool,
     /// The time of one that came in runs.
     pub(super) timed: bool,
+    /// It takes a place of those that are no VI's.
+    pub(super) guest: Option<Guest>,
 }
 
 impl Connection {

@@ -1,9 +1,9 @@
 //! Who we are to other hosts, and whom we believe: the files of a NIC's `[nic.tls]`, read once.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::net::IpAddr;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -109,14 +109,29 @@ fn wrong(key: &str, path: &Path, problem: &str, way_out: &str) -> String {
 
 fn text(key: &str, path: &Path, way_out: &str) -> Result<(File, Vec<u8>), String> {
     let read = || {
-        let mut file = File::open(path)?;
+        // Not to be held up by what is no file.
+        let mut options = OpenOptions::new();
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let mut file = options.open(path)?;
         let mut text = Vec::new();
-        file.by_ref().take(MOST_FILE_BYTES).read_to_end(&mut text)?;
-        Ok((file, text))
+        let is_file = file.metadata()?.is_file();
+        if is_file {
+            let most = MOST_FILE_BYTES + 1;
+            file.by_ref().take(most).read_to_end(&mut text)?;
+        }
+        Ok((file, is_file, text))
     };
-    read().map_err(|error: std::io::Error| {
+    let (file, is_file, text) = read().map_err(|error: std::io::Error| {
         wrong(key, path, &format!("cannot be read ({error})"), way_out)
-    })
+    })?;
+    if !is_file {
+        return Err(wrong(key, path, "is no file", way_out));
+    }
+    if text.len() as u64 > MOST_FILE_BYTES {
+        let problem = format!("is longer than {MOST_FILE_BYTES} bytes");
+        return Err(wrong(key, path, &problem, way_out));
+    }
+    Ok((file, text))
 }
 
 fn certificates(key: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

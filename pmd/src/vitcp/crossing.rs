@@ -41,7 +41,7 @@ impl ViTcp {
     ) {
         let far = self.of_conn(conn).map(|connection| connection.far);
         match far.and_then(|far| self.crossed(far, &asked.ce)) {
-            None => self.unmatched(now_ns, conn, request, tried, path),
+            None => self.unmatched(now_ns, conn, request, tried),
             Some(crossing) => self.resolve(now_ns, conn, asked, crossing, path),
         }
     }

@@ -47,6 +47,7 @@ impl ViTcp {
             discriminator,
             matched: None,
         });
+        self.door.news = true;
         self.tell_keeper(now_ns);
         Some(self.next_listener)
     }
@@ -80,6 +81,7 @@ impl ViTcp {
             return;
         };
         let gone = self.listeners.remove(at);
+        self.door.news = true;
         self.tell_keeper(now_ns);
         let Some(conn) = gone.matched else {
             return;
@@ -102,6 +104,7 @@ impl ViTcp {
             .iter_mut()
             .find(|l| l.matched.is_none() && l.discriminator == *discriminator)?;
         listener.matched = Some(conn);
+        self.door.news = true;
         Some(listener.id)
     }
 
@@ -175,6 +178,7 @@ impl ViTcp {
             closed: 0,
         }));
         path.set_state(vi, EndpointState::ConnectPending);
+        self.door.news = true;
         self.tell_keeper(now_ns);
         self.begin_request(now_ns, vi, path);
         Ok(())
@@ -212,6 +216,7 @@ impl ViTcp {
 
     /// The procedure of a VI came to nothing: it is Idle again, receives posted on it stay.
     pub(super) fn conclude(&mut self, vi: ViIndex, error: ConnectError, path: &mut Datapath) {
+        self.door.news = true;
         self.timers.clear(Key::Request(vi.0));
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
@@ -248,8 +253,8 @@ impl ViTcp {
         let Some(connection) = self.connection_mut(number) else {
             return;
         };
-        let was_stranger = !matches!(connection.stage, Stage::Asking(_));
         connection.stage = Stage::Connected(vi);
+        let guest = connection.guest.take();
         let (segment_bytes, timestamps) = connection.stream.segment_bytes();
         let reliable = params.level != Level::UnreliableDelivery;
         let limit = if reliable { max_in_flight } else { 0 };
@@ -273,7 +278,8 @@ impl ViTcp {
             attributes: attributes_of(theirs, params.level),
             n_port_id: Default::default(),
         };
-        self.strangers -= u32::from(was_stranger);
+        self.release(guest);
+        self.door.news = true;
         self.counters.count(Counter::Connects);
         if !timestamps {
             self.counters.count(Counter::WithoutTimestamps);

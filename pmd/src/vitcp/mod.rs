@@ -44,6 +44,7 @@ mod crossing;
 mod door;
 mod establish;
 mod gather;
+mod guests;
 mod in_flight;
 mod keys;
 mod passive;
@@ -66,6 +67,7 @@ use counters::Counter;
 use door::{DOORS, Door};
 use establish::Listener;
 use gather::Gather;
+use guests::Guests;
 use receive::Receiver;
 use secure::is_for_next;
 use socket::{End, Habits, Watch, is_for_later};
@@ -131,8 +133,9 @@ pub(crate) struct ViTcp {
     connections: Vec<Option<Box<Connection>>>,
     free_connections: Vec<u32>,
     next_generation: u32,
-    /// Connections that are no VI's.
-    strangers: u32,
+    /// Connections that are no VI's yet, and those that are none any more.
+    incoming: Guests,
+    leaving: Guests,
     watch: Watch,
     door: Door,
     /// Connections that have something to be read, or new room.
@@ -181,7 +184,8 @@ impl ViTcp {
             connections: Vec::new(),
             free_connections: Vec::new(),
             next_generation: 0,
-            strangers: 0,
+            incoming: Guests::new(settings.max_incoming),
+            leaving: Guests::new(max_vi),
             watch: Watch::new()?,
             door: Door::new(),
             ready: VecDeque::new(),
@@ -335,12 +339,7 @@ impl ViTcp {
     /// Closes a TCP connection and frees its place.
     fn remove(&mut self, number: u32) {
         if let Some(connection) = self.take(number) {
-            if matches!(
-                connection.stage,
-                Stage::Incoming(_) | Stage::Held(_) | Stage::Void | Stage::Closing
-            ) {
-                self.strangers -= 1;
-            }
+            self.release(connection.guest);
             self.timers.clear(Key::Connection(number));
             self.free_connections.push(number);
         }
@@ -369,7 +368,10 @@ impl ViTcp {
 
     /// Is anything left of what a look found?
     pub(crate) fn has_more(&self) -> bool {
-        !self.ready.is_empty() || self.has_corked() || !self.ask_again.is_empty()
+        !self.ready.is_empty()
+            || self.has_corked()
+            || !self.ask_again.is_empty()
+            || self.door.has_backs()
     }
 
     /// The next look is at all sockets.
@@ -416,6 +418,9 @@ impl ViTcp {
         }
         if !self.ask_again.is_empty() {
             worked |= self.ask_crossed_again(now_ns, path);
+        }
+        if self.door.has_backs() {
+            worked |= self.take_backs(now_ns, path);
         }
         worked
     }
@@ -582,7 +587,7 @@ impl ViTcp {
                 Some(Key::Connection(number)) => self.connection_timeout(number),
                 Some(Key::Request(slot)) => self.request_timeout(now_ns, ViIndex(slot), path),
                 Some(Key::Answer(slot)) => self.answer_timeout(now_ns, ViIndex(slot), path),
-                Some(Key::Door) => self.tell_keeper(now_ns),
+                Some(Key::Door) => self.try_door_again(now_ns),
             }
         }
     }

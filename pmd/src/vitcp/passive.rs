@@ -13,7 +13,9 @@ use super::challenge::{Judgement, refusal};
 use super::choices::{Says, compare};
 use super::connection::{Asked, Connection, Phase, Stage};
 use super::counters::Counter;
+use super::door::is_for_want_of_descriptors;
 use super::establish::{Names, address, attributes_of, long, put_connect};
+use super::guests::Guest;
 use super::secure::{is_breach, is_for_next};
 use super::socket::is_for_later;
 use super::timers::Key;
@@ -37,7 +39,7 @@ enum Found {
 
 impl ViTcp {
     /// Lets TCP connections in that other hosts have begun.
-    pub(super) fn let_in(&mut self) {
+    pub(super) fn let_in(&mut self, now_ns: u64) {
         for _ in 0..ACCEPTS_AT_ONCE {
             let Some(listening) = self.door.listening() else {
                 return;
@@ -49,15 +51,15 @@ impl ViTcp {
                     log::debug!("a connection that came in: {error}");
                     self.counters.count(Counter::DropUnfitIncoming);
                     // What is wrong with one is not with the next, but for want of descriptors.
-                    if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+                    if is_for_want_of_descriptors(&error) {
+                        self.pause_door(now_ns);
                         return;
                     }
                     continue;
                 }
             };
             self.counters.count(Counter::Accepted);
-            if self.strangers >= self.settings.max_incoming {
-                self.counters.count(Counter::DropIncomingFull);
+            if !self.make_room(Guest::Incoming) {
                 continue;
             }
             let ends = stream.near().and_then(|near| Ok((near, stream.far()?)));
@@ -67,7 +69,7 @@ impl ViTcp {
             });
             match added {
                 Ok(number) => {
-                    self.strangers += 1;
+                    self.admit(Guest::Incoming, number);
                     self.queue(number);
                 }
                 Err(error) => {
@@ -152,7 +154,7 @@ impl ViTcp {
         };
         // If TCP is gone that is read, too.
         let _gone = super::closing::write_control(connection);
-        let challenged = matches!(&connection.stage, Stage::Incoming(state) if *state == PassiveState::Challenged);
+        let challenged = connection.is_challenged();
         let unfit = match challenged {
             true => Counter::DropUnansweredChallenge,
             false => Counter::DropUnfitIncoming,
@@ -268,7 +270,7 @@ impl ViTcp {
         let conn = ConnId::new(number, connection.generation);
         connection.stage = Stage::Held(Box::new(asked));
         if !may_be_ours {
-            self.unmatched(now_ns, conn, (header, ce), tried, path);
+            self.unmatched(now_ns, conn, (header, ce), tried);
         } else if ce.attributes.peer_to_peer {
             self.requested_by_peer(now_ns, conn, &asked, ((header, ce), tried), path);
         } else {
@@ -277,7 +279,7 @@ impl ViTcp {
                     self.held(conn, PassiveEvent::Match);
                     path.control_event(Waiter::Request(listener));
                 }
-                None => self.unmatched(now_ns, conn, (header, ce), tried, path),
+                None => self.unmatched(now_ns, conn, (header, ce), tried),
             }
         }
         self.tell_keeper(now_ns);
@@ -290,9 +292,8 @@ impl ViTcp {
         conn: ConnId,
         request: (&SegmentHeader, &CeHeader),
         tried: &[u32],
-        path: &mut Datapath,
     ) {
-        if !self.hand_on(now_ns, conn.index(), request, tried, path) {
+        if !self.hand_on(now_ns, conn.index(), request, tried) {
             self.counters.count(Counter::NoMatch);
             self.refuse_held(now_ns, conn, SegmentType::ConnectNoMatch, RemoteError::NONE);
         }

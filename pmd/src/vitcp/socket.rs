@@ -69,7 +69,8 @@ impl Stream {
         habits: Habits,
         credentials: Option<&Credentials>,
     ) -> io::Result<Self> {
-        let socket = new_socket(local.address())?;
+        let descriptor = new_socket(local.address())?;
+        let socket = SockRef::from(&descriptor);
         tune(&socket, habits)?;
         // Four numbers name a connection, not the port alone: as many to each host as there are ports.
         set_flag(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
@@ -83,18 +84,22 @@ impl Stream {
         let peer = remote.address().ip();
         let secure = credentials.map(|credentials| Secure::asking(credentials, peer));
         Ok(Self {
-            socket: Descriptor::make(|| Ok(socket.into()))?,
+            socket: descriptor,
             secure: secure.transpose()?,
         })
     }
 
     /// A connection that another process of this host took.
     pub(super) fn passed(socket: OwnedFd, habits: Habits) -> io::Result<Self> {
-        let socket = Socket::from(socket);
+        Self::taken(Descriptor::make(|| Ok(socket))?, habits)
+    }
+
+    fn taken(descriptor: Descriptor, habits: Habits) -> io::Result<Self> {
+        let socket = SockRef::from(&descriptor);
         socket.set_nonblocking(true)?;
         tune(&socket, habits)?;
         Ok(Self {
-            socket: Descriptor::make(|| Ok(socket.into()))?,
+            socket: descriptor,
             secure: None,
         })
     }
@@ -378,12 +383,13 @@ pub(super) fn is_for_later(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-fn new_socket(address: SocketAddr) -> io::Result<Socket> {
+fn new_socket(address: SocketAddr) -> io::Result<Descriptor> {
     let kind = Type::STREAM.nonblocking().cloexec();
-    Socket::new(Domain::for_address(address), kind, Some(Protocol::TCP))
+    let domain = Domain::for_address(address);
+    Descriptor::make(|| Socket::new(domain, kind, Some(Protocol::TCP)).map(Into::into))
 }
 
-fn set_flag(socket: &Socket, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
+fn set_flag(socket: &SockRef<'_>, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
     let value: libc::c_int = 1;
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());
@@ -396,7 +402,7 @@ fn set_flag(socket: &Socket, level: libc::c_int, option: libc::c_int) -> io::Res
 
 /// Small messages go at once: what belongs together is written together. A host that is gone is
 /// noticed, whether anything is on its way to it or not.
-fn tune(socket: &Socket, habits: Habits) -> io::Result<()> {
+fn tune(socket: &SockRef<'_>, habits: Habits) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     if habits.probe.is_zero() {
         return Ok(());
@@ -418,11 +424,12 @@ pub(super) struct Listening(Descriptor);
 impl Listening {
     /// Listens at an address and port of this host.
     pub(super) fn bind(at: End) -> io::Result<Self> {
-        let socket = new_socket(at.address())?;
+        let descriptor = new_socket(at.address())?;
+        let socket = SockRef::from(&descriptor);
         socket.set_reuse_address(true)?;
         socket.bind(&at.address().into())?;
         socket.listen(BACKLOG)?;
-        Descriptor::make(|| Ok(socket.into())).map(Self)
+        Ok(Self(descriptor))
     }
 
     /// That which another process of this host listens at, too.
@@ -436,8 +443,13 @@ impl Listening {
         habits: Habits,
         credentials: Option<&Credentials>,
     ) -> io::Result<Stream> {
-        let (socket, _) = SockRef::from(&self.0).accept()?;
-        let mut stream = Stream::passed(socket.into(), habits)?;
+        // It never waits, so nobody who forks does.
+        let accept = || {
+            SockRef::from(&self.0)
+                .accept()
+                .map(|(socket, _)| socket.into())
+        };
+        let mut stream = Stream::taken(Descriptor::make(accept)?, habits)?;
         stream.secure = credentials.map(Secure::asked).transpose()?;
         Ok(stream)
     }

@@ -42,7 +42,8 @@ extern void viaduct_free(void *memory);
  *
  * For VIs of a NIC whose configuration says transport = "vi-tcp". For any other
  * VI, for NULL and for handles of nothing the calls answer
- * VIP_INVALID_PARAMETER.
+ * VIP_INVALID_PARAMETER; where a datapath process serves the NIC and is gone,
+ * VIP_ERROR_RESOURCE. A call that fails writes nothing.
  */
 
 /* Bytes of security information, at most; 191 on a NIC with key_file. */
@@ -59,17 +60,22 @@ typedef struct {
      * counts for the connection, and longer messages complete with
      * VIP_STATUS_LENGTH_ERROR. In force if both ends want it. */
     VIP_BOOLEAN negotiates;
-    /* What the peer is told with the request, or with its acceptance. What it
-     * means is the programs' own; it travels as it is. */
+    /* What the peer is told with the request, or with its acceptance: so many
+     * bytes of `security`. Those behind them are not looked at when they are set,
+     * and 0 when they are got. What it means is the programs' own; it travels as
+     * it is. */
     VIP_ULONG security_bytes;
     VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
 } viaduct_choices;
 
 /* What two VIs have agreed on for their connection. */
 typedef struct {
+    /* Both ends want it: sends wait for receives. */
     VIP_BOOLEAN flow_control;
+    /* The longest message of this connection: the lesser MaxTransferSize of the
+     * two VIs. They are the same unless both ends negotiate. */
     VIP_ULONG max_transfer_bytes;
-    /* What the peer told. */
+    /* What the peer told: so many bytes of `security`, 0 behind them. */
     VIP_ULONG security_bytes;
     VIP_UINT8 security[VIADUCT_MAX_SECURITY_BYTES];
 } viaduct_agreement;
@@ -91,8 +97,13 @@ extern VIP_RETURN viaduct_get_agreement(VIP_VI_HANDLE vi, viaduct_agreement *agr
 /*
  * What the client told with a request that VipConnectWait gave and that is not
  * answered yet: a reason to accept or to reject it. `security` has room for
- * VIADUCT_MAX_SECURITY_BYTES; `security_bytes` says how many came. VIP_TIMEOUT if
- * the client has gone.
+ * VIADUCT_MAX_SECURITY_BYTES, and all of it is written; `security_bytes` says how
+ * many came, behind which it is 0. VIP_TIMEOUT if the client has gone.
+ *
+ * The handle stays the caller's, who still has to accept or reject the request,
+ * also after VIP_TIMEOUT. Behind an answer it is a handle of nothing; an
+ * acceptance that failed with VIP_INVALID_STATE, VIP_INVALID_MTU or
+ * VIP_INVALID_RELIABILITY_LEVEL was none.
  */
 extern VIP_RETURN viaduct_get_request_security(VIP_CONN_HANDLE conn, VIP_UINT8 *security,
                                                VIP_ULONG *security_bytes);

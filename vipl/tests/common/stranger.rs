@@ -187,7 +187,7 @@ impl Meeting {
         }
     }
 
-    fn ce_header(&self, called: &[u8]) -> Vec<u8> {
+    pub(crate) fn ce_header(&self, called: &[u8]) -> Vec<u8> {
         let mut ce = self.attributes.to_be_bytes().to_vec();
         ce.extend([0, 8]);
         ce.extend(self.mtu_bytes.to_be_bytes());

@@ -1,7 +1,10 @@
 //! A child of this process has a copy of every NIC, and leaves them to its parent.
 
+use std::sync::mpsc::channel;
+
 use super::*;
 use crate::config::TransportKind;
+use crate::fork::{self, Opening};
 
 /// Runs this in a child that is forked, and ends that. True if what it ran was.
 fn in_child(run: impl FnOnce() -> bool) -> bool {
@@ -55,4 +58,39 @@ fn a_child_that_polls_takes_nothing_from_its_parent() {
         near.close();
         far.close();
     }
+}
+
+/// Ports and connections are made and ended under the lock of openings: a thread that forks meanwhile waits for that
+/// lock before it holds what those need.
+#[test]
+fn who_opens_a_nic_is_held_up_by_no_fork() {
+    fork::watch().unwrap();
+    let make = || {
+        let make = || std::fs::File::open("/dev/null").map(Into::into);
+        pmd_port::fork::Descriptor::make(make).unwrap()
+    };
+    drop(make());
+    let (tell, told) = channel();
+    let opening = Opening::begin();
+    let forks = std::thread::spawn(move || {
+        // SAFETY: gives a number.
+        tell.send(unsafe { libc::gettid() }).unwrap();
+        in_child(|| true)
+    });
+    // It waits for the lock that we have.
+    let at = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+    let futex = format!("{} ", libc::SYS_futex);
+    while !std::fs::read_to_string(&at).unwrap().starts_with(&futex) {
+        std::thread::yield_now();
+    }
+    let (done, is_done) = channel();
+    let opens = std::thread::spawn(move || {
+        drop(make());
+        done.send(()).unwrap();
+    });
+    let made = is_done.recv_timeout(PATIENCE);
+    drop(opening);
+    assert!(forks.join().unwrap());
+    made.expect("descriptors can be made");
+    opens.join().unwrap();
 }
