@@ -200,8 +200,8 @@ pub struct NicConfig {
     pub core: Option<usize>,
     /// `inline`: the NIC's thread takes over after so long without a call, microseconds.
     pub takeover_us: u64,
-    /// `inline`: sends that are posted one after the other go to a port on a wire in bursts of up to so many frames, 1 to
-    /// 32; 1: each at once. What waits for others goes with the next call that does not post, or when the NIC's
+    /// `inline`: sends that are posted one after the other go to a port on a wire in bursts of up to so many frames, or
+    /// with `vi-tcp` to TCP in calls of up to so many messages, 1 to 32; 1: each at once. What waits for others goes with the next call that does not post, or when the NIC's
     /// thread takes over.
     pub coalesce_frames: u32,
     /// Waiting calls and the NIC's thread spin for so long before they sleep, microseconds.
@@ -260,7 +260,8 @@ pub struct NicConfig {
     /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
     /// quarter of FCVI_ULP_TIMEOUT; with `recovery` up to a 16th of it, but 100 ms at least, or the quarter where that
     /// is less. So is every other frame that makes a peer-to-peer connection, while it is not answered. It only matters
-    /// where frames are lost. Milliseconds.
+    /// where frames are lost. `vi-tcp`: a request that found no match, or whose TCP connection closed, is made again after
+    /// so long, then after twice that, and so on up to 16 times. Milliseconds.
     pub peer_retry_ms: u64,
     /// Message recovery is offered for connections of the reliable levels, and in force where both
     /// ends offer it: what the network loses is sent again. Without it the first lost frame breaks

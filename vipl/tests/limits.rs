@@ -151,12 +151,12 @@ const FIXED: &[(&str, &str, &str)] = &[
     ),
     (
         "MaxDiscriminatorLen",
-        "44: what the connection frames have room for",
+        "44: what the connection frames have room for; with `transport = \"vi-tcp\"` 16",
         "`VIP_INVALID_PARAMETER`",
     ),
     (
         "NativeMTU",
-        "what one frame of the port carries; longer messages take several",
+        "what one frame of the port carries, or with `transport = \"vi-tcp\"` one segment, 65511; longer messages take several",
         "no limit",
     ),
     (

@@ -134,29 +134,30 @@ fn what_was_sent_arrives_though_the_nic_is_closed() {
 /// Receives that complete in error are used up all the same: the peer hears of those behind them.
 #[test]
 fn credits_go_on_behind_receives_that_were_too_small() {
-    const SMALL: usize = 8;
+    const LOW: u16 = 4;
     let mut meeting = Meeting::at(ReliabilityLevel::Unreliable);
     meeting.attributes |= FLOW_CONTROL;
     meeting.choices = ViChoices {
         flow_control: true,
         ..ViChoices::default()
     };
-    let few = |config: &mut NicConfig| config.credits_low = 4;
+    let few = |config: &mut NicConfig| config.credits_low = LOW;
     let (ours, mut stranger) = meeting.hold(few, |vi| vi);
-    for _ in 0..SMALL {
+    for _ in 0..LOW {
         ours.vi.post_recv(ours.room(1)).unwrap();
     }
-    while stranger.hear_a(NOP).posted < SMALL as u16 {}
-    for _ in 0..SMALL {
+    while stranger.hear_a(NOP).posted < LOW {}
+    // Not to be told yet: as many as are low are unused.
+    for _ in 0..LOW {
         ours.vi.post_recv(ours.room(64)).unwrap();
     }
-    for _ in 0..SMALL {
+    for _ in 0..LOW {
         stranger.say(SEND, END, b"more than one byte");
     }
-    for _ in 0..SMALL {
+    for _ in 0..LOW {
         assert_eq!(errors_of(&ours.recv()), status::LENGTH_ERROR);
     }
-    while stranger.hear_a(NOP).posted < 2 * SMALL as u16 {}
+    while stranger.hear_a(NOP).posted < 2 * LOW {}
     stranger.say(SEND, END, b"fits");
     assert_eq!(ours.recv().ok().unwrap().first_bytes(), b"fits");
 }

@@ -7,6 +7,7 @@ use common::stranger::{
     END, IMMEDIATE, LEVELS, Meeting, NOP, READ_REQUEST, READ_RESPONSE, RELIABLE, SEND, Stranger,
     WRITE, errors_of, goes_on, is_over, plain, rdma, strangers, told_of,
 };
+use common::tls::counter;
 use common::{MAX_TRANSFER_BYTES, WAIT, pattern};
 use vipl::{ErrorCode, Operation, RdmaAccess, ReliabilityLevel, RemoteBuffer};
 
@@ -94,6 +95,27 @@ fn who_says_only_that_it_is_reliable_fits_both_levels() {
         stranger.hear_a(SEND);
         stranger.say(NOP, END, &[]);
         assert!(ours.vi.send_wait(WAIT).unwrap().unwrap().status.is_ok());
+    }
+}
+
+/// Whoever looks at the traffic of a NIC sees it, whatever carries it.
+#[test]
+fn what_connections_carry_is_counted_as_a_ports_traffic() {
+    let (ours, mut stranger) = plain(ReliabilityLevel::ReliableDelivery);
+    ours.vi.post_recv(ours.room(64)).unwrap();
+    ours.vi.post_send(ours.message(b"there")).unwrap();
+    stranger.hear_a(SEND);
+    stranger.say(SEND, END, b"back");
+    ours.recv().ok().unwrap();
+    for (port, stream) in [
+        ("port_rx_frames", "rx_segments"),
+        ("port_rx_bytes", "rx_bytes"),
+        ("port_tx_frames", "tx_segments"),
+        ("port_tx_bytes", "tx_bytes"),
+    ] {
+        let carried = counter(&ours.nic, stream);
+        assert!(carried > 0, "{stream}");
+        assert_eq!(counter(&ours.nic, port), carried, "{port}");
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 use pmd::attach::server::Server;
-use pmd::config::{Config, ProcessConfig};
+use pmd::config::{Config, NicConfig, ProcessConfig, TransportKind};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -29,7 +29,7 @@ pub(crate) fn run(file: &Path) -> Result<(), Error> {
         let (config, remedy) = (file.to_owned(), "add one");
         return Err(Error::NoProcess { config, remedy });
     };
-    raise_descriptor_limit(process);
+    raise_descriptor_limit(process, &config.nics);
     let metrics = process.metrics;
     // Before anybody attaches: an address that cannot be used is said at once.
     let listener = metrics
@@ -123,16 +123,22 @@ const OWN_DESCRIPTORS: u64 = 256;
 const APPLICATION_DESCRIPTORS: u64 = 4;
 
 /// Descriptors that a process needs whose applications all have what they may.
-fn descriptors_needed(process: &ProcessConfig) -> u64 {
+fn descriptors_needed(process: &ProcessConfig, nics: &[NicConfig]) -> u64 {
     let calls = process.application.iter().filter_map(|a| a.max_calls);
     let calls = calls.fold(process.quota.max_calls, u32::max);
     let pending = process.max_pending_per_user;
     let of_each = APPLICATION_DESCRIPTORS + u64::from(calls);
-    OWN_DESCRIPTORS + u64::from(process.max_applications) * of_each + u64::from(pending)
+    // A socket for each VI, and for each connection that is none's yet or ends.
+    let tcp = nics
+        .iter()
+        .filter(|nic| nic.transport == TransportKind::ViTcp);
+    let tcp = tcp.map(|nic| 2 * u64::from(nic.max_vi) + u64::from(nic.max_incoming));
+    let applications = u64::from(process.max_applications) * of_each;
+    OWN_DESCRIPTORS + applications + u64::from(pending) + tcp.sum::<u64>()
 }
 
 /// Each application and each of its calls takes some: the soft limit of a shell is soon reached.
-fn raise_descriptor_limit(process: &ProcessConfig) {
+fn raise_descriptor_limit(process: &ProcessConfig, nics: &[NicConfig]) {
     let now = match pmd::raise_descriptor_limit() {
         Ok((before, now)) => {
             log::info!("open descriptors: {now} (RLIMIT_NOFILE; the soft limit was {before})");
@@ -143,11 +149,11 @@ fn raise_descriptor_limit(process: &ProcessConfig) {
             return;
         }
     };
-    let needed = descriptors_needed(process);
+    let needed = descriptors_needed(process, nics);
     if needed > now {
         log::warn!(
-            "open descriptors: max_applications and max_calls allow for {needed}: raise LimitNOFILE \
-             of the service, or lower them"
+            "open descriptors: max_applications and max_calls, and max_vi and max_incoming of NICs of \
+             vi-tcp, allow for {needed}: raise LimitNOFILE of the service, or lower them"
         );
     }
 }
@@ -205,13 +211,18 @@ mod tests {
     #[test]
     fn descriptors_are_counted_for_those_who_may_make_most_calls() {
         let needed = |text: &str| {
-            let text = format!("[[nic]]\n[process]\nmax_applications = 10\n{text}");
-            descriptors_needed(&Config::parse(&text).unwrap().process.unwrap())
+            let text = format!("{text}\n[[nic]]\n");
+            let config = Config::parse(&text).unwrap();
+            descriptors_needed(&config.process.unwrap(), &config.nics)
         };
-        assert_eq!(needed(""), 256 + 10 * 68 + 512);
-        let quota = "max_pending_per_user = 8\n[process.quota]\nmax_calls = 2\n";
-        assert_eq!(needed(quota), 256 + 10 * 6 + 8);
+        let process = "[process]\nmax_applications = 10\n";
+        assert_eq!(needed(process), 256 + 10 * 68 + 512);
+        let quota = format!("{process}max_pending_per_user = 8\n[process.quota]\nmax_calls = 2\n");
+        assert_eq!(needed(&quota), 256 + 10 * 6 + 8);
         let more = format!("{quota}[[process.application]]\ngroup = 7\nmax_calls = 9\n");
         assert_eq!(needed(&more), 256 + 10 * 13 + 8);
+        let tcp =
+            "[[nic]]\nname = \"tcp\"\ntransport = \"vi-tcp\"\nmax_vi = 100\nmax_incoming = 50\n";
+        assert_eq!(needed(&format!("{quota}{tcp}")), 256 + 10 * 6 + 8 + 250);
     }
 }

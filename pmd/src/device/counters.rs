@@ -3,6 +3,7 @@
 use super::Device;
 use crate::datapath::PathCounters;
 use crate::driver::Driver;
+use crate::transport::Transport;
 
 impl Device {
     /// Counters of the data path and the engine, by name.
@@ -21,7 +22,10 @@ impl Device {
             tx_no_room,
         } = poller.path.counters;
         let client_faults = poller.path.mover.client_faults;
-        let stats = poller.path.port.stats();
+        let mut stats = poller.path.port.stats();
+        if let Transport::ViTcp(tcp) = &poller.engine {
+            tcp.add_traffic(&mut stats);
+        }
         let usage = self.regions.usage();
         let vis = poller.path.vis.iter().flatten().count();
         let exchanges = poller.engine.fc_vi().map(|engine| engine.exchange_usage());

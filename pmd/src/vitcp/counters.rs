@@ -131,6 +131,10 @@ impl Counters {
         self.add(counter, 1);
     }
 
+    pub(super) fn get(&self, counter: Counter) -> u64 {
+        self.values[counter as usize]
+    }
+
     /// Names and numbers, in a fixed order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         NAMES.iter().copied().zip(self.values.iter().copied())

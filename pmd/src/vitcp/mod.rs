@@ -11,6 +11,7 @@
 //! | `choices` | what VIs want of connections beyond the guide |
 //! | `keys`, `challenge` | keys that are shared with other hosts, and who has to prove to have one |
 //! | `door` | one TCP port for all programs of a host |
+//! | `guests` | places of connections that are no VI's yet, or none any more |
 //! | `closing` | connections ended |
 //! | `transmit`, `gather` | descriptors cut into segments, and one system call's worth of them |
 //! | `receive` | segments matched to messages, placed, completed |
@@ -27,6 +28,7 @@ use std::io;
 use vi_engine::{ConnId, EndpointState, Host, ViIndex, ViParams};
 
 use fcvi_frame::connect::HostAddress;
+use pmd_port::PortStats;
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use crate::choices::ViChoices;
@@ -214,6 +216,15 @@ impl ViTcp {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// What its connections carried, in the place of what a port carries: segments, and bytes of TCP.
+    pub(crate) fn add_traffic(&self, stats: &mut PortStats) {
+        let of = |counter| self.counters.get(counter);
+        stats.rx_frames += of(Counter::RxSegments);
+        stats.rx_bytes += of(Counter::RxBytes);
+        stats.tx_frames += of(Counter::TxSegments);
+        stats.tx_bytes += of(Counter::TxBytes);
     }
 
     /// The port that stands for the sockets of this NIC.

@@ -46,13 +46,11 @@ fn serve_at(installation: &Installation, program: &Path, words: &[&str]) -> Runn
     server
 }
 
-#[test]
-fn eight_clients_at_once() {
-    let installation = Installation::new("echo");
+fn eight_clients(installation: &Installation) {
     installation.make_examples();
-    let server = serve(&installation, "EchoServer", &["-c", "8"]);
+    let server = serve(installation, "EchoServer", &["-c", "8"]);
     let clients: Vec<Running> = (0..8)
-        .map(|_| start(&installation, "EchoClient", &["-i", "50", "localhost"]))
+        .map(|_| start(installation, "EchoClient", &["-i", "50", "localhost"]))
         .collect();
     for client in clients {
         let printed = client.succeed();
@@ -64,6 +62,17 @@ fn eight_clients_at_once() {
     let printed = server.succeed();
     let told = format!("left after {}", totals(50));
     assert_eq!(printed.matches(&told).count(), 8, "{printed}");
+}
+
+#[test]
+fn eight_clients_at_once() {
+    eight_clients(&Installation::new("echo"));
+}
+
+/// The same programs, and another configuration.
+#[test]
+fn eight_clients_at_once_over_tcp() {
+    eight_clients(&Installation::over_tcp("echo-tcp"));
 }
 
 /// The same by handlers, in both languages; one of the clients is killed in the middle of its work.

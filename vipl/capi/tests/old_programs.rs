@@ -64,12 +64,15 @@ fn rules_in_cxx_from_an_installation() {
     keeps_all_rules(&Installation::new("rules-cxx"), compiler);
 }
 
-/// Each of several processes has a VI to every other.
 #[test]
-fn a_full_mesh_of_processes() {
+fn rules_in_c89_over_tcp() {
+    keeps_all_rules(&Installation::over_tcp("rules-tcp"), "cc -std=c89");
+}
+
+/// Each of several processes has a VI to every other.
+fn full_mesh_of_processes(installation: &Installation) {
     const RANKS: usize = 4;
-    let installation = Installation::new("mesh");
-    let program = build(&installation, "cc -std=c89", "mesh", &["mesh.c", "old.c"]);
+    let program = build(installation, "cc -std=c89", "mesh", &["mesh.c", "old.c"]);
     let mut running: Vec<Running> = (0..RANKS)
         .map(|rank| {
             let mut command = installation.command(&program);
@@ -83,4 +86,14 @@ fn a_full_mesh_of_processes() {
     for one in running {
         one.succeed();
     }
+}
+
+#[test]
+fn a_full_mesh_of_processes() {
+    full_mesh_of_processes(&Installation::new("mesh"));
+}
+
+#[test]
+fn a_full_mesh_of_processes_over_tcp() {
+    full_mesh_of_processes(&Installation::over_tcp("mesh-tcp"));
 }

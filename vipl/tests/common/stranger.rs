@@ -1,7 +1,8 @@
 //! The other end of a connection over VI/TCP, written byte by byte, so that it can say what our own end never would.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use pmd::config::{NicConfig, TransportKind};
@@ -102,20 +103,25 @@ impl Stranger {
 
     /// The next segment; `None` at the end of the stream, which is between two segments.
     pub(crate) fn hear(&mut self) -> Option<Heard> {
+        self.hear_whole().unwrap()
+    }
+
+    /// As [`Stranger::hear`], where the stream may end within a segment, which is `UnexpectedEof`.
+    pub(crate) fn hear_whole(&mut self) -> io::Result<Option<Heard>> {
         let mut header = [0; 24];
-        match self.tcp.read(&mut header[..1]).unwrap() {
-            0 => return None,
-            _ => self.tcp.read_exact(&mut header[1..]).unwrap(),
+        match self.tcp.read(&mut header[..1])? {
+            0 => return Ok(None),
+            _ => self.tcp.read_exact(&mut header[1..])?,
         }
         let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
         let half = |at: usize| u16::from_be_bytes(header[at..at + 2].try_into().unwrap());
         let mut behind = vec![0; usize::from(half(2)) - 24];
-        self.tcp.read_exact(&mut behind).unwrap();
+        self.tcp.read_exact(&mut behind)?;
         let kind = header[1] >> 3;
         if kind != READ_RESPONSE {
             self.heard = word(12);
         }
-        Some(Heard {
+        Ok(Some(Heard {
             kind,
             flags: header[1] & 7,
             offset: word(4),
@@ -124,7 +130,7 @@ impl Stranger {
             posted: half(20),
             error: half(22),
             behind,
-        })
+        }))
     }
 
     /// The next segment of this type.
@@ -168,6 +174,16 @@ pub(crate) struct Meeting {
     pub(crate) mss_bytes: Option<u32>,
     /// What our VI wants.
     pub(crate) choices: ViChoices,
+}
+
+/// An address that only this test, which has a thread of its own, uses: so it has a NIC whose counters are its own.
+fn host_of_test() -> Ipv4Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    thread_local! {
+        static NUMBER: u32 = NEXT.fetch_add(1, Ordering::Relaxed) % 32;
+    }
+    let number = NUMBER.with(|number| *number);
+    Ipv4Addr::from_bits(own_host().to_bits() ^ 1 << 16 ^ number << 17)
 }
 
 impl Meeting {
@@ -214,10 +230,12 @@ impl Meeting {
         change: impl FnOnce(&mut NicConfig),
         shape: impl FnOnce(ViBuilder) -> ViBuilder,
     ) -> (End, Stranger) {
-        let host = Ipv4Addr::from_bits(own_host().to_bits() ^ (7 << 16));
+        let host = host_of_test();
         let nic = open_as(|config| {
             config.transport = TransportKind::ViTcp;
             config.host = Some(host.into());
+            // What is posted is sent at once: a test knows how far it is.
+            config.coalesce_frames = 1;
             change(config);
         });
         let ours = End::on(nic, |vi| shape(vi.reliability(self.level)));

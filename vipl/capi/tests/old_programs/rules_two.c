@@ -325,7 +325,7 @@ int rule_9_nobody_waits(void)
         _exit(0);
     }
     local = address_make(&end.nic, "client");
-    remote = address_make(&end.nic, "nobody waits for this");
+    remote = address_make(&end.nic, "nobody waits");
     for (n = 0; n < 2000; n++)
         EXPECT(VipConnectRequest(end.vi, local, remote, VIP_INFINITE, &attributes) ==
                VIP_NO_MATCH);
