@@ -260,8 +260,7 @@ pub struct NicConfig {
     /// A peer request that found no match is sent again after so long, then after four times that, and so on up to a
     /// quarter of FCVI_ULP_TIMEOUT; with `recovery` up to a 16th of it, but 100 ms at least, or the quarter where that
     /// is less. So is every other frame that makes a peer-to-peer connection, while it is not answered. It only matters
-    /// where frames are lost. `vi-tcp`: a request that found no match, or whose TCP connection closed, is made again after
-    /// so long, then after twice that, and so on up to 16 times. Milliseconds.
+    /// where frames are lost. With `vi-tcp` each time is twice the one before, up to 16 times the first. Milliseconds.
     pub peer_retry_ms: u64,
     /// Message recovery is offered for connections of the reliable levels, and in force where both
     /// ends offer it: what the network loses is sent again. Without it the first lost frame breaks
