@@ -5,10 +5,18 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::process::{PATIENCE, Running, program, succeed};
+use crate::usage::Usage;
 use crate::wire::Namespace;
+
+pub use endings::{end_of_read, is_ending};
+
+mod endings;
 
 /// Lies of a server behind which ours asks again: it ends the connection without an answer.
 const ASKED_AGAIN: [&str; 3] = ["answer-nothing", "answer-half", "answer-close-half"];
+
+/// By how much a process may grow at most while it is lied to, also for a moment.
+const GROWTH_KIB: u64 = 16 * 1024;
 
 /// One of its programs.
 pub fn stranger(name: &str) -> Command {
@@ -38,6 +46,14 @@ pub fn lies(of: &[&str]) -> Vec<String> {
     said.lines().map(str::to_owned).collect()
 }
 
+/// What a liar said that each lie came to.
+pub fn outcomes(said: &str) -> BTreeMap<String, String> {
+    let lines = said.lines().filter_map(|line| line.split_once(": "));
+    lines
+        .map(|(name, outcome)| (name.to_owned(), outcome.to_owned()))
+        .collect()
+}
+
 /// How many lies a liar has told, one a line.
 pub fn told(said: &str) -> usize {
     said.lines().filter(|line| line.contains(": ")).count()
@@ -45,27 +61,25 @@ pub fn told(said: &str) -> usize {
 
 /// What the other end's program made of each lie of a server: what its call returned, in the liar's order.
 ///
-/// `liar` makes the liar at `host`; `explorer` is a `vi-peer explore`, which asks it for connections.
+/// `liar` is the liar at `host`; `explorer` is a `vi-peer explore`, which asks it for connections.
 ///
 /// # Panics
 /// If a lie comes to something else than the liar expects, or either of them to nothing.
 pub fn made_of_answers(
     names: &[String],
     host: &str,
-    liar: impl Fn() -> Command,
+    liar: &mut Command,
     explorer: &mut Running,
 ) -> BTreeMap<String, String> {
     let mut made = BTreeMap::new();
     let mut asking = false;
+    let mut liar = Running::start("liar", liar.arg("serve").args(names).arg("--check"));
     for name in names {
-        let mut liar = liar();
-        liar.args(["serve", name, "--check"]);
-        let mut liar = Running::start("liar", &mut liar);
         liar.wait_for("listening", PATIENCE);
         if !asking {
             explorer.tell(&format!("ask {host} there"));
         }
-        liar.succeed(PATIENCE);
+        liar.wait_for(&format!("{name}: "), PATIENCE);
         asking = ASKED_AGAIN.contains(&name.as_str());
         if !asking {
             let asked = explorer.wait_for("asked", PATIENCE).text;
@@ -73,5 +87,52 @@ pub fn made_of_answers(
             made.insert(name.clone(), outcome.to_owned());
         }
     }
+    liar.succeed(PATIENCE);
     made
+}
+
+/// The lines `ended NAME ...` of a `vi-peer`, without what is said of its sends: by name, each as often as it was told.
+pub fn endings_of(said: &str) -> Vec<(String, String)> {
+    let lines = said.lines().filter_map(|line| line.strip_prefix("ended "));
+    lines
+        .filter_map(|line| {
+            let (name, ending) = line.split_once(' ')?;
+            let (ending, _sends) = ending.split_once("; sends: ")?;
+            Some((name.to_owned(), ending.to_owned()))
+        })
+        .collect()
+}
+
+/// Resident memory of a process; its peak begins there.
+///
+/// # Panics
+/// If there is none any more.
+pub fn resident_kib(process: &Running) -> u64 {
+    Usage::forget_peak(process.id()).expect("it runs");
+    Usage::of(process.id()).expect("it runs").resident_kib
+}
+
+/// It has not had much more memory than `before` at any time since then.
+///
+/// # Panics
+/// If it had.
+pub fn has_not_grown(process: &Running, before: u64) {
+    let peak = Usage::peak_kib(process.id()).expect("it runs");
+    println!("\nnote: {before} KiB before all lies, {peak} KiB at most");
+    assert!(peak > 0 && before > 0, "no numbers");
+    assert!(
+        peak < before + GROWTH_KIB,
+        "{before} KiB, then {peak} KiB at most"
+    );
+}
+
+/// An honest client is still there, and lost nothing.
+///
+/// # Panics
+/// If not.
+pub fn is_untouched(mut honest: Running) {
+    honest.skip();
+    honest.wait_for("alive", PATIENCE);
+    let said = honest.succeed(PATIENCE);
+    assert!(!said.lines().any(|l| l.starts_with("lost ")), "{said}");
 }

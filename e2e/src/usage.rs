@@ -35,12 +35,25 @@ impl Usage {
         let maps = fs::read_to_string(format!("/proc/{process}/maps"))?;
         usage.shared_mappings = maps.lines().filter(is_shared).count();
         let status = fs::read_to_string(format!("/proc/{process}/status"))?;
-        let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        usage.resident_kib = resident
-            .and_then(|words| words.split_ascii_whitespace().next())
-            .and_then(|number| number.parse().ok())
-            .unwrap_or(0);
+        usage.resident_kib = kib(&status, "VmRSS:");
         Ok(usage)
+    }
+
+    /// The most resident memory in KiB that a process ever had, or since [`Self::forget_peak`].
+    ///
+    /// # Errors
+    /// There is none any more.
+    pub fn peak_kib(process: u32) -> io::Result<u64> {
+        let status = fs::read_to_string(format!("/proc/{process}/status"))?;
+        Ok(kib(&status, "VmHWM:"))
+    }
+
+    /// Has the peak of a process begin at what it has now.
+    ///
+    /// # Errors
+    /// There is none any more, or it is none of ours.
+    pub fn forget_peak(process: u32) -> io::Result<()> {
+        fs::write(format!("/proc/{process}/clear_refs"), "5")
     }
 
     /// Names of what is counted: threads, descriptors, shared mappings, a line each. For whoever wonders at a number.
@@ -58,6 +71,15 @@ impl Usage {
         let all: Vec<_> = threads.chain(descriptors).chain(mappings).collect();
         all.join("\n")
     }
+}
+
+/// A number of `status`.
+fn kib(status: &str, name: &str) -> u64 {
+    let words = status.lines().find_map(|line| line.strip_prefix(name));
+    words
+        .and_then(|words| words.split_ascii_whitespace().next())
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Is this line of `maps` a shared mapping?

@@ -172,14 +172,20 @@ fn a_wire_that_is_cut_loses_the_connection_at_both_ends() {
     wire.cut();
     let times = [
         client.wait_for("lost server", 2 * LOST_WITHIN).at - begun,
-        server.wait_for("left client", 2 * LOST_WITHIN).at - begun,
+        server.wait_for("lost client", 2 * LOST_WITHIN).at - begun,
     ];
+    // What was posted comes back, too.
+    server.wait_for("left client", PATIENCE);
     println!(
         "\nnote: cut: the client noticed after {:.2?}, the server after {:.2?}",
         times[0], times[1]
     );
     assert!(times.iter().all(|time| *time < LOST_WITHIN), "{times:?}");
-    client.succeed(PATIENCE);
+    for end in [client, server] {
+        let said = end.succeed(PATIENCE);
+        assert_eq!(Report::read(&said).get("events"), 1, "{said}");
+        assert!(said.contains("event ConnLost"), "{said}");
+    }
 }
 
 /// The other end is killed, also while its kernel still has something of ours: that is known at once.

@@ -8,7 +8,9 @@ use std::process::Command;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running};
 use e2e::scratch::Scratch;
-use e2e::strangers::{lies, made_of_answers, stranger_in, told};
+use e2e::strangers::{
+    has_not_grown, is_untouched, lies, made_of_answers, resident_kib, stranger_in, told,
+};
 use e2e::wire::Wire;
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
@@ -65,14 +67,6 @@ impl Network {
         client.args(["--calling", "stranger", "--level", "rd", "--mtu", MTU]);
         client
     }
-}
-
-/// It is still there, and lost nothing.
-fn is_untouched(mut honest: Running) {
-    honest.skip();
-    honest.wait_for("alive", PATIENCE);
-    let said = honest.succeed(PATIENCE);
-    assert!(!said.lines().any(|l| l.starts_with("lost ")), "{said}");
 }
 
 #[test]
@@ -152,15 +146,18 @@ fn a_liar_with_the_key_is_found_out() {
     let network = Network::new();
     let server = network.server();
     let honest = network.honest();
+    let before = resident_kib(&server);
     let mut names = lies(&[]);
     names.retain(|name| name.starts_with("keyed"));
     let mut liar = stranger_in(&network.wire.right, "liar.py");
     liar.args(["--host", End::Left.host(), "--called", "here"]);
-    liar.args(["--calling", "liar", "--mtu", MTU, "--patience", "2"]);
+    // Longer than who is silent is waited for.
+    liar.args(["--calling", "liar", "--mtu", MTU, "--patience", "20"]);
     liar.args(["--key", KEY, "run"]).args(&names).arg("--check");
     let said = Running::start("liar", &mut liar).succeed(PATIENCE);
     println!("\nnote: {} lies about keys", told(&said));
     assert!(told(&said) == names.len() && names.len() > 20, "{said}");
+    has_not_grown(&server, before);
     is_untouched(honest);
     server.succeed(PATIENCE);
 }
@@ -174,12 +171,18 @@ fn a_lying_server_with_the_key_is_found_out() {
     explorer.wait_for("ready", PATIENCE);
     let mut names = lies(&["--answers"]);
     names.retain(|name| name.starts_with("answer-keyed"));
-    let liar = || {
-        let mut liar = stranger_in(&network.wire.right, "liar.py");
-        liar.args(["--host", End::Right.host(), "--patience", "2", "--key", KEY]);
-        liar
-    };
-    let made = made_of_answers(&names, End::Right.host(), liar, &mut explorer);
+    let before = resident_kib(&explorer);
+    let mut liar = stranger_in(&network.wire.right, "liar.py");
+    liar.args([
+        "--host",
+        End::Right.host(),
+        "--patience",
+        "20",
+        "--key",
+        KEY,
+    ]);
+    let made = made_of_answers(&names, End::Right.host(), &mut liar, &mut explorer);
+    has_not_grown(&explorer, before);
     assert!(made.len() == names.len() && made.len() > 15, "{made:?}");
     for (name, outcome) in &made {
         assert_eq!(outcome, "Reject", "{name}");

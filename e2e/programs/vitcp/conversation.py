@@ -54,6 +54,7 @@ class _Assembly:
         self.rdma = segment.rdma
         self.parts = []
         self.bytes = 0
+        self.immediate = None
         self.failed = False
 
     def add(self, segment, mtu):
@@ -69,6 +70,9 @@ class _Assembly:
         self.parts.append(segment.payload)
         self.bytes += len(segment.payload)
         self.failed |= bool(header.flags & TRANSMIT_ERROR)
+        # Any segment may say it [VI/TCP 3.1]; ours does in every one.
+        if header.flags & IMMEDIATE and self.immediate is None:
+            self.immediate = header.immediate
         if self.bytes > mtu:
             raise WireError(f"{name}: {self.bytes} bytes, MTU Size is {mtu}")
         if self.rdma and self.kind in PAYLOAD_KINDS:
@@ -84,12 +88,11 @@ class _Assembly:
                 )
         if not header.flags & END:
             return None
-        immediate = header.immediate if header.flags & IMMEDIATE else None
         return Message(
             kind=self.kind,
             number=self.number,
             payload=b"".join(self.parts),
-            immediate=immediate,
+            immediate=self.immediate,
             failed=self.failed,
             segment=segment,
         )

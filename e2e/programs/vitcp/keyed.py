@@ -10,7 +10,7 @@ import os
 import struct
 from dataclasses import replace
 
-from session import Failure
+from facts import Failure
 from wire import CE_BYTES
 
 FORM = b"\x01"

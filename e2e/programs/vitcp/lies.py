@@ -10,12 +10,15 @@ import keyed
 import tls
 import wire
 from conversation import Conversation
-from session import REGION, Hello, Session, say
+from facts import Failure, say
+from session import REGION, Hello, Session
 from wire import Kind, Segment
 
 NOWHERE = 0x7FFF00000000
 NO_HANDLE = 0xDEADBEEF
 ANSWER = "answer-"
+# Who gets this sends it back, if it is told to (--probe).
+PROBE = b"probe"
 
 
 class Untold(Exception):
@@ -32,12 +35,15 @@ class Lie:
     delivery: tuple
     unreliable: tuple
     apart: bool
+    asks: bool
+    mute: bool
 
     def expected(self, level):
         """Return the outcomes that are right at `level`."""
         if level == "reliable":
-            # The other side may have either of the two.
-            return tuple(dict.fromkeys(self.reception + self.delivery))
+            # The other side is of Reliable Delivery, and tells of errors.
+            told = "error" in self.reception
+            return self.reception if told else self.delivery
         by_level = {"ud": self.unreliable, "rd": self.delivery}
         return by_level.get(level, self.reception)
 
@@ -45,16 +51,20 @@ class Lie:
 LIES = {}
 
 
-def lie(name, *expected, rd=None, ud=None, apart=False):
+def lie(name, *expected, rd=None, ud=None, apart=False, asks=False,
+        mute=False):
     """Enter a function into the table of lies.
 
     `rd` and `ud` are what is expected at Reliable and Unreliable Delivery, if
     not the same.  `apart`: only told when named, as not everybody can be told.
+    `asks`: only who asks for the connection can tell it.  `mute`: nothing
+    honest can be said behind it.
     """
     def enter(tell):
         assert name not in LIES, name
         LIES[name] = Lie(
-            name, tell, expected, rd or expected, ud or expected, apart
+            name, tell, expected, rd or expected, ud or expected, apart,
+            asks, mute,
         )
         return tell
     return enter
@@ -63,8 +73,15 @@ def lie(name, *expected, rd=None, ud=None, apart=False):
 class Liar:
     """One connection of one lie."""
 
-    def __init__(self, options):
+    def __init__(self, options, entry=None):
         self.options = options
+        self.probes = (
+            entry is not None and options.probe and not entry.mute
+            and entry.expected(options.level) == ("kept",)
+        )
+        # Who can say nothing behind a lie sees only that nothing happens.
+        is_mute = entry is not None and entry.mute and options.quiet
+        self.patience = options.quiet if is_mute else options.patience
         self.passive = options.command == "serve"
         self.random = random.Random(options.seed)
         self.session = None
@@ -97,7 +114,7 @@ class Liar:
         talk = Conversation(active=True, posted=64)
         self.session = Session(
             sock or self.secured(self.tcp()), hello, talk,
-            timeout=options.patience,
+            timeout=options.patience, split=options.split,
         )
         keyed.give(self.session, options, active=True)
         return self.session
@@ -105,17 +122,16 @@ class Liar:
     def asked(self):
         """Listen, and return the CE header of the Connect Request."""
         options = self.options
-        address = (options.host, options.port)
-        with socket.create_server(address) as listener:
-            say(f"listening {listener.getsockname()[1]}")
-            listener.settimeout(options.wait)
-            try:
-                sock = listener.accept()[0]
-            except TimeoutError:
-                raise Untold(f"(no call in {options.wait} s)") from None
+        say(f"listening {options.listener.getsockname()[1]}")
+        options.listener.settimeout(options.wait)
+        try:
+            sock = options.listener.accept()[0]
+        except TimeoutError:
+            raise Untold(f"(no call in {options.wait} s)") from None
         talk = Conversation(active=False, posted=64)
         self.session = Session(
-            self.secured(sock, True), Hello(), talk, timeout=options.patience
+            self.secured(sock, True), Hello(), talk, timeout=options.patience,
+            split=options.split,
         )
         keyed.give(self.session, options, active=False)
         return self.session.request()
@@ -141,15 +157,21 @@ class Liar:
         self.say(accept)
         self.session.talk.establish(accept.ce, request, request.mtu)
         self.session.hello = Hello(own=request.called)
+        self.session.accepted = request
         return self.session
 
     def connect(self):
         """Do the normal connect exchange."""
         if self.passive:
-            return self.accept(self.asked())
-        answer = self.ask()
-        if answer != "accept":
-            raise Untold(f"the honest request was answered {answer}")
+            self.accept(self.asked())
+        else:
+            answer = self.ask()
+            if answer != "accept":
+                raise Untold(f"the honest request was answered {answer}")
+        if self.options.region:
+            # Heard, and acknowledged, before any lie is told.
+            self.region()
+            self.session.flush()
         return self.session
 
     def ask(self):
@@ -195,6 +217,15 @@ class Liar:
                 segment = segment.pack()
             self.session.transmit(segment)
 
+    def at_once(self, *segments):
+        """Send segments, or bytes, as one piece, whatever --split says."""
+        split, self.session.split = self.session.split, 0
+        self.say(b"".join(
+            segment.pack() if isinstance(segment, Segment) else segment
+            for segment in segments
+        ))
+        self.session.split = split
+
     def wrong(self, segment, **changes):
         """Return the segment with changes to its header."""
         return replace(segment, header=replace(segment.header, **changes))
@@ -204,7 +235,9 @@ class Liar:
     def watch(self):
         """Return (tag, text) of what the other side does."""
         session = self.session
-        deadline = time.monotonic() + self.options.patience
+        if self.probes and self.goes_on():
+            return "kept", "kept"
+        deadline = time.monotonic() + self.patience
         answer = None
         while True:
             try:
@@ -225,6 +258,21 @@ class Liar:
                 return "kept", "kept"
             if select.select([session.sock], [], [], left)[0]:
                 session.take_bytes()
+
+    def goes_on(self):
+        """Whether an honest message is still sent back."""
+        session = self.session
+        try:
+            session.send(PROBE)
+            session.wait_for(
+                lambda: any(came.payload == PROBE for came in session.inbox),
+                self.options.patience, "what was sent",
+            )
+            session.wait_acknowledged()
+            session.flush()
+        except Failure:
+            return False
+        return True
 
     def classify(self, segment):
         """Return (tag, text) if a segment is an answer to a lie."""

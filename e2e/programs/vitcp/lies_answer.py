@@ -7,13 +7,13 @@ from lies import ANSWER, garbage, lie
 from wire import Kind
 
 
-def _answer_lie(name, header=None, ce=None, expected=("closed",),
-                rd=None, ud=None):
+def _answer_lie(name, header=None, ce=None):
     """Enter a lie that is a changed Connect Accept.
 
-    `ce` makes the changes to the CE header from that of the request.
+    `ce` makes the changes to the CE header from that of the request.  Who
+    finds nothing wrong is expected to leave.
     """
-    @lie(ANSWER + name, *expected, rd=rd, ud=ud)
+    @lie(ANSWER + name, "closed")
     def tell(liar):
         request = liar.asked()
         accept = liar.acceptance(request, **(ce(request) if ce else {}))
@@ -30,32 +30,35 @@ _answer_lie("length-67", header=lambda head: {"length": 67})
 _answer_lie("length-325", header=lambda head: {"length": 325})
 _answer_lie("without-end", header=lambda head: {"flags": 0})
 _answer_lie("offset-1", header=lambda head: {"offset": 1})
-_answer_lie("ack-wrong", rd=("kept", "closed"), ud=("kept",),
-            header=lambda head: {"ack": wire.after(head.ack)})
+_answer_lie("immediate", header=lambda head: {
+    "flags": head.flags | wire.IMMEDIATE})
+_answer_lie("transmit-error", header=lambda head: {
+    "flags": head.flags | wire.TRANSMIT_ERROR})
+_answer_lie("vi-error-1", header=lambda head: {"vi_error": 1})
+_answer_lie("is-error-16", header=lambda head: {"is_error": 16})
+_answer_lie("ack-wrong", header=lambda head: {"ack": wire.after(head.ack)})
 _answer_lie("mtu-0", ce=lambda request: {"mtu": 0})
 _answer_lie("mtu-larger", ce=lambda request: {"mtu": request.mtu + 1})
-_answer_lie("calling-other", expected=("closed", "kept"),
-            ce=lambda request: {"calling": b"another"})
-_answer_lie("called-other", expected=("closed", "kept"),
-            ce=lambda request: {"called": b"another"})
+_answer_lie("calling-other", ce=lambda request: {"calling": b"another"})
+_answer_lie("called-other", ce=lambda request: {"called": b"another"})
 _answer_lie("calling-length-17", ce=lambda request: {"calling_length": 17})
 _answer_lie("called-length-17", ce=lambda request: {"called_length": 17})
 _answer_lie("reliable-other", ce=lambda request: {
     "attributes": request.attributes & ~wire.LEVEL_MASK ^ wire.RELIABLE})
-_answer_lie("level-3", expected=("closed", "kept"), ce=lambda request: {
+_answer_lie("level-3", ce=lambda request: {
     "attributes": request.attributes | wire.LEVEL_MASK})
-_answer_lie("attribute-bits", expected=("kept", "closed"), ce=lambda request: {
+_answer_lie("attribute-bits", ce=lambda request: {
     "attributes": request.attributes | wire.RESERVED_ATTRIBUTES})
 _answer_lie("security-257", ce=lambda request: {"security": bytes(257)})
 
 
-@lie("answer-nothing", "kept", "closed")
+@lie("answer-nothing", "kept", mute=True)
 def _answer_nothing(liar):
     """No answer; the caller may give up [VI/TCP 4.2]."""
     liar.asked()
 
 
-@lie("answer-half", "kept", "closed")
+@lie("answer-half", "kept", mute=True)
 def _answer_half(liar):
     """Half of a Connect Accept, then nothing."""
     liar.say(liar.acceptance(liar.asked()).pack()[:34])

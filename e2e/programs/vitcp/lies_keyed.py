@@ -47,7 +47,7 @@ def _proven(session, skip=0):
 
 def _request_lie(name, change, expected="reject"):
     """Enter a lie that is a change to the CE header with the proof."""
-    @lie("keyed-" + name, expected, apart=True)
+    @lie("keyed-" + name, expected, apart=True, asks=True)
     def tell(liar):
         ce = _proven(_challenged(liar))
         ce = replace(ce, **change(ce))
@@ -72,7 +72,7 @@ _request_lie("called-other", lambda ce: {"called": b"another"})
 
 def _proof_lie(name, change):
     """Enter a lie that is a proof of something else."""
-    @lie("keyed-" + name, "reject", apart=True)
+    @lie("keyed-" + name, "reject", apart=True, asks=True)
     def tell(liar):
         session = _challenged(liar)
         change(session.keyed)
@@ -103,14 +103,14 @@ _proof_lie("hosts-swapped", _change_hosts)
 _proof_lie("label-other", _change_label)
 
 
-@lie("keyed-number-other", "reject", apart=True)
+@lie("keyed-number-other", "reject", apart=True, asks=True)
 def _number_other(liar):
     """The proof is of another Message Number."""
     ce = _proven(_challenged(liar), skip=1)
     liar.say(liar.segment(Kind.CONNECT_REQUEST, ce=ce))
 
 
-@lie("keyed-number-skipped", "reject", apart=True)
+@lie("keyed-number-skipped", "reject", apart=True, asks=True)
 def _number_skipped(liar):
     """The proof is right, and a Message Number is left out."""
     session = _challenged(liar)
@@ -118,7 +118,7 @@ def _number_skipped(liar):
     liar.say(liar.segment(Kind.CONNECT_REQUEST, ce=_proven(session)))
 
 
-@lie("keyed-replayed", "reject", apart=True)
+@lie("keyed-replayed", "reject", apart=True, asks=True)
 def _replayed(liar):
     """The proof of an earlier connection, which was accepted."""
     session = liar.connect()
@@ -129,7 +129,7 @@ def _replayed(liar):
     liar.say(liar.segment(Kind.CONNECT_REQUEST, ce=_proven(liar.session)))
 
 
-@lie("keyed-unasked", "reject", apart=True)
+@lie("keyed-unasked", "reject", apart=True, asks=True)
 def _unasked(liar):
     """A proof of a challenge of our own, before there is another."""
     session = liar.start()
@@ -139,20 +139,20 @@ def _unasked(liar):
     liar.say(liar.segment(Kind.CONNECT_REQUEST, ce=_proven(session)))
 
 
-@lie("keyed-silence", "kept", "closed", apart=True)
+@lie("keyed-silence", "closed", apart=True, asks=True)
 def _silence(liar):
     """Nothing behind the challenge."""
     _challenged(liar)
 
 
-@lie("keyed-send", "closed", apart=True)
+@lie("keyed-send", "closed", apart=True, asks=True)
 def _send(liar):
     """A Send instead of a proof."""
     _challenged(liar)
     liar.say(liar.segment(Kind.SEND, b"early"))
 
 
-@lie("keyed-write", "closed", apart=True)
+@lie("keyed-write", "closed", apart=True, asks=True)
 def _write(liar):
     """An RDMA Write instead of a proof."""
     _challenged(liar)
@@ -160,7 +160,7 @@ def _write(liar):
     liar.say(liar.segment(Kind.WRITE, b"early", rdma=rdma))
 
 
-@lie("keyed-write-behind", "reject", "closed", apart=True)
+@lie("keyed-write-behind", "reject", "closed", apart=True, asks=True)
 def _write_behind(liar):
     """An RDMA Write right behind a wrong proof."""
     ce = _proven(_challenged(liar))
@@ -172,7 +172,7 @@ def _write_behind(liar):
     )
 
 
-@lie("keyed-cut", "accept", apart=True)
+@lie("keyed-cut", "accept", apart=True, asks=True)
 def _cut(liar):
     """Ends at many places of the proof in turn; then is honest."""
     for position in range(0, 133, 7):
@@ -183,7 +183,7 @@ def _cut(liar):
     return liar.still_serves()
 
 
-@lie("keyed-in-pieces", "accept", apart=True)
+@lie("keyed-in-pieces", "accept", apart=True, asks=True)
 def _in_pieces(liar):
     """The proof comes byte by byte."""
     session = _challenged(liar)

@@ -1,8 +1,8 @@
 """Lies about whole messages: length, credits, order [VI/TCP 2.2.2.2.3]."""
 
 import wire
+from facts import Failure
 from lies import lie
-from session import Failure
 from wire import Kind, RdmaHeader
 
 
@@ -25,11 +25,18 @@ def _send_bytes(liar, total):
         offset += part
 
 
-@lie("send-longer-than-mtu", "closed", ud=("closed", "kept"))
+@lie("send-longer-than-mtu", "error", rd=("closed",), ud=("kept",))
 def _send_longer_than_mtu(liar):
     """One byte more than the agreed MTU Size [VI/TCP 3.2]."""
     session = liar.connect()
     _send_bytes(liar, session.talk.mtu + 1)
+
+
+@lie("control-send-of-mtu", "kept")
+def _control_send_of_mtu(liar):
+    """No lie: as long as a message may be."""
+    session = liar.connect()
+    _send_bytes(liar, session.talk.mtu)
 
 
 @lie("send-longer-than-descriptor", "error", rd=("closed",), ud=("kept",),
@@ -40,15 +47,21 @@ def _send_longer_than_descriptor(liar):
     _send_bytes(liar, liar.options.bytes or session.talk.mtu)
 
 
-@lie("send-without-credit", "closed", ud=("closed", "kept"))
-def _send_without_credit(liar):
-    """More Sends at once than Rx Descriptors Posted allows [VI/TCP 3.1]."""
+def _too_many(liar):
+    """Say one Send more than Rx Descriptors Posted allows [VI/TCP 3.1]."""
     session = liar.connect()
-    try:
-        for _ in range(session.talk.credits + 1 + liar.options.extra):
-            liar.say(liar.segment(Kind.SEND, b"one too many"))
-    except Failure:
-        pass  # closed already
+    # All at once: who posts for each that comes is not quick enough.
+    liar.at_once(*(
+        liar.segment(Kind.SEND, b"too many")
+        for _ in range(session.talk.credits + 1 + liar.options.extra)
+    ))
+
+
+@lie("send-without-credit", "error", rd=("closed",), ud=("kept",),
+     mute=True)
+def _send_without_credit(liar):
+    """More Sends than there are receives."""
+    _too_many(liar)
 
 
 def _interleave_lie(name, kind, payload=b""):
@@ -77,13 +90,11 @@ def _interleave_type(liar):
     liar.say(first, liar.segment(Kind.NOP, number=first.header.number))
 
 
-@lie("endless-empty-segments", "closed", "kept")
+@lie("endless-empty-segments", "kept")
 def _endless_empty(liar):
-    """Thousands of segments of one Send, all without payload."""
+    """Thousands of segments of one Send without payload; it ends at last."""
     liar.connect()
-    first = liar.segment(Kind.SEND, flags=0).pack()
-    try:
-        for _ in range(100):
-            liar.say(first * 100)
-    except Failure:
-        pass  # closed already
+    first = liar.segment(Kind.SEND, flags=0)
+    for _ in range(3000):
+        liar.say(first)
+    liar.say(liar.wrong(first, flags=wire.END))

@@ -1,51 +1,140 @@
 """Lies about RDMA [VI/TCP 3.2.1, 3.3 in the contents]."""
 
+import time
 from dataclasses import replace
 
 import wire
-from lies import NO_HANDLE, Untold, lie
-from session import Failure
+from facts import Failure
+from lies import NO_HANDLE, lie
 from wire import Kind, RdmaHeader
 
 
+# What a region of the other side is filled with, where nobody wrote.
+FILL = b"\xa5"
+# Its bytes, and those of the messages here.
+REGION_BYTES = 128 * 1024
+BYTES = 16
+
+
 def _rdma_lie(name, kind, *expected, rd=None, ud=None, address=None,
-              handle=None, length=16, payload=bytes(16), flags=wire.END):
+              handle=None, length=BYTES, payload=bytes(BYTES),
+              flags=wire.END, offset=0, beyond=0):
     """Enter a lie that is one RDMA segment; None is as advertised."""
     @lie(name, *expected, rd=rd, ud=ud)
     def tell(liar):
         liar.connect()
         there, known = liar.region()
         rdma = RdmaHeader(
-            there if address is None else address,
+            there + beyond if address is None else address,
             known if handle is None else handle,
             length,
         )
-        liar.say(liar.segment(kind, payload, rdma, flags=flags))
+        liar.say(liar.segment(
+            kind, payload, rdma, flags=flags, offset=offset
+        ))
 
 
-_rdma_lie("write-handle-unknown", Kind.WRITE, "error", rd=("closed",),
-          ud=("kept",), handle=NO_HANDLE)
-_rdma_lie("write-address-unknown", Kind.WRITE, "error", rd=("closed",),
-          ud=("kept",), address=8)
-_rdma_lie("write-address-wraps", Kind.WRITE, "closed",
-          ud=("kept", "closed"), address=(1 << 64) - 8)
-_rdma_lie("write-length-ffffffff", Kind.WRITE, "closed",
-          ud=("kept", "closed"), length=0xFFFFFFFF, flags=0)
-_rdma_lie("write-longer-than-length", Kind.WRITE, "closed",
-          length=8)
-_rdma_lie("write-shorter-than-length", Kind.WRITE, "closed",
-          length=32)
-_READ_REFUSED = ("refused", "error", "closed")
-_rdma_lie("read-handle-unknown", Kind.READ_REQUEST, "refused", "error",
-          rd=("refused",), ud=("refused",), handle=NO_HANDLE, payload=b"")
-_rdma_lie("read-address-unknown", Kind.READ_REQUEST, "refused", "error",
-          rd=("refused",), ud=("refused",), address=8, payload=b"")
-_rdma_lie("read-address-wraps", Kind.READ_REQUEST, *_READ_REFUSED,
-          address=(1 << 64) - 8, payload=b"")
-_rdma_lie("read-length-ffffffff", Kind.READ_REQUEST, *_READ_REFUSED,
-          length=0xFFFFFFFF, payload=b"")
-_rdma_lie("read-without-end", Kind.READ_REQUEST, *_READ_REFUSED,
-          payload=b"", flags=0)
+def _write_lie(name, **changes):
+    """Enter a write that is refused [VI/TCP 2.2.2.2.2]."""
+    for words, flags in (("write", 0), ("write-immediate", wire.IMMEDIATE)):
+        _rdma_lie(f"{words}-{name}", Kind.WRITE, "error", rd=("closed",),
+                  ud=("kept",), flags=wire.END | flags, **changes)
+
+
+def _read_lie(name, **changes):
+    """Enter a read that is refused; at Unreliable Delivery there is none."""
+    _rdma_lie(f"read-{name}", Kind.READ_REQUEST, "refused", ud=("closed",),
+              payload=b"", **changes)
+
+
+for _enter in (_write_lie, _read_lie):
+    _enter("handle-unknown", handle=NO_HANDLE)
+    _enter("address-unknown", address=8)
+    _enter("address-wraps", address=(1 << 64) - 8)
+    _enter("over-the-end", beyond=REGION_BYTES - BYTES + 1)
+    _enter("before-the-begin", beyond=-1)
+    _enter("length-ffffffff", length=0xFFFFFFFF)
+_write_lie("longer-than-length", length=8)
+_write_lie("shorter-than-length", length=32)
+_rdma_lie("write-transmit-error", Kind.WRITE, "error", rd=("closed",),
+          ud=("kept",), flags=wire.END | wire.TRANSMIT_ERROR)
+_rdma_lie("write-offset-1", Kind.WRITE, "closed", offset=1)
+_rdma_lie("read-offset-1", Kind.READ_REQUEST, "closed", payload=b"", offset=1)
+_rdma_lie("read-without-end", Kind.READ_REQUEST, "closed", payload=b"",
+          flags=0)
+
+
+# What is no lie, since else any segment might be refused.
+
+@lie("control-write", "kept")
+def _control_write(liar):
+    """The same write, right."""
+    liar.connect()
+    rdma = RdmaHeader(*liar.region(), BYTES)
+    liar.say(liar.segment(Kind.WRITE, bytes(BYTES), rdma))
+
+
+@lie("control-write-to-the-end", "kept")
+def _control_write_to_the_end(liar):
+    """The last bytes that there are, with Immediate Data."""
+    liar.connect()
+    there, known = liar.region()
+    rdma = RdmaHeader(there + REGION_BYTES - BYTES, known, BYTES)
+    liar.say(liar.segment(
+        Kind.WRITE, bytes(BYTES), rdma, flags=wire.END | wire.IMMEDIATE
+    ))
+
+
+@lie("control-write-in-two", "kept")
+def _control_write_in_two(liar):
+    """The two segments of write-changes-*, right."""
+    liar.connect()
+    rdma = RdmaHeader(*liar.region(), 32)
+    first = liar.segment(Kind.WRITE, bytes(16), rdma, flags=0)
+    liar.say(first, liar.wrong(first, flags=wire.END, offset=16))
+
+
+@lie("control-read", "kept", ud=("closed",))
+def _control_read(liar):
+    """The same read, right: it gives the bytes that are there."""
+    session = liar.connect()
+    if liar.options.level == "ud":
+        rdma = RdmaHeader(*liar.region(), BYTES)
+        liar.say(liar.segment(Kind.READ_REQUEST, rdma=rdma))
+        return
+    found = session.read(*liar.region(), BYTES)
+    if found != FILL * BYTES:
+        raise Failure(f"the RDMA Read gave {found}")
+
+
+@lie("read-too-many", "closed")
+def _read_too_many(liar):
+    """One RDMA Read more at once than the other side takes [2.2.2.2.6]."""
+    session = liar.connect()
+    rdma = RdmaHeader(*liar.region(), BYTES)
+    liar.at_once(*(
+        liar.segment(Kind.READ_REQUEST, rdma=rdma)
+        for _ in range(session.accepted.read_window + 1)
+    ))
+
+
+@lie("read-unheard", "kept", ud=("closed",))
+def _read_unheard(liar):
+    """As many RDMA Reads as may be, whose answers wait for their reader."""
+    session = liar.connect()
+    there, known = liar.region()
+    rdma = RdmaHeader(there, known, session.talk.mtu)
+    count = max(1, session.accepted.read_window)
+    for _ in range(count):
+        session.talk.reads.append((session.talk.next_number, rdma))
+        liar.say(liar.segment(Kind.READ_REQUEST, rdma=rdma))
+    if liar.options.level == "ud":
+        return
+    time.sleep(0.5)
+    for _ in range(count):
+        answer = session.take_answer("a read response")
+        if answer.payload != FILL * session.talk.mtu:
+            raise Failure("an RDMA Read gave other bytes")
 
 
 def _changing_lie(field, change):
@@ -73,46 +162,4 @@ def _response_unasked(liar):
     rdma = RdmaHeader(*liar.region(), 16)
     liar.say(liar.segment(
         Kind.READ_RESPONSE, bytes(16), rdma, number=number
-    ))
-
-
-def _await_request(liar):
-    """Return a Read Request of the other side, or raise Untold."""
-    session = liar.connect()
-    asked = []
-    session.respond = asked.append
-    try:
-        session.wait_for(lambda: asked, liar.options.patience, "a read")
-    except Failure as failure:
-        raise Untold(f"({failure})") from None
-    return asked[0]
-
-
-def _response_lie(name, payload, **changes):
-    """Enter a lie about an RDMA Read of the other side."""
-    @lie(name, "closed", apart=True)
-    def tell(liar):
-        message = _await_request(liar)
-        rdma = message.rdma
-        data = bytes(max(0, rdma.length + payload))
-        for field, change in changes.items():
-            rdma = replace(rdma, **{field: getattr(rdma, field) ^ change})
-        liar.say(liar.segment(
-            Kind.READ_RESPONSE, data, rdma, number=message.number
-        ))
-
-
-_response_lie("response-longer", 1)
-_response_lie("response-shorter", -1)
-_response_lie("response-other-address", 0, address=4096)
-_response_lie("response-other-handle", 0, handle=1)
-
-
-@lie("response-other-number", "closed", apart=True)
-def _response_other_number(liar):
-    """A Read Response with a number that no request has."""
-    message = _await_request(liar)
-    liar.say(liar.segment(
-        Kind.READ_RESPONSE, bytes(message.rdma.length), message.rdma,
-        number=wire.after(message.number, 1000),
     ))

@@ -24,7 +24,8 @@ _header_lie("length-23", "closed", length=23)
 _header_lie("nop-length-25", "closed", payload=b"x")
 _header_lie("nop-length-65535", "closed", payload=bytes(65511))
 _header_lie("nop-without-end", "closed", flags=0)
-_header_lie("nop-immediate", "closed", "kept", flags=wire.END | wire.IMMEDIATE)
+_header_lie("nop-immediate", "kept", flags=wire.END | wire.IMMEDIATE)
+_header_lie("nop-transmit-error", "kept", flags=wire.END | wire.TRANSMIT_ERROR)
 _header_lie("nop-offset-1", "closed", offset=1)
 _header_lie("send-offset-1", "closed", kind=Kind.SEND, payload=b"12345678",
             offset=1)
@@ -35,11 +36,12 @@ _header_lie("write-length-39", "closed", kind=Kind.WRITE, payload=bytes(15))
 _header_lie("read-request-length-24", "closed", kind=Kind.READ_REQUEST)
 _header_lie("read-request-payload", "closed", kind=Kind.READ_REQUEST,
             payload=RdmaHeader(NOWHERE, NO_HANDLE, 8).pack() + bytes(8))
-_header_lie("vi-error-3", "closed", rd=("kept", "closed"),
-            ud=("kept", "closed"), vi_error=3)
-_header_lie("vi-error-255", "closed", rd=("kept", "closed"),
-            ud=("kept", "closed"), vi_error=255)
-_header_lie("is-error-255", "kept", "closed", is_error=255)
+for _error in (1, 2, 3, 255):
+    _header_lie(f"vi-error-{_error}", "closed", rd=("kept",), ud=("kept",),
+                vi_error=_error)
+_header_lie("is-error-1", "closed", rd=("kept",), ud=("kept",), is_error=1)
+for _error in (2, 16, 255):
+    _header_lie(f"is-error-{_error}", "kept", is_error=_error)
 
 
 @lie("number-skipped", "closed")
@@ -115,22 +117,28 @@ def _ack_next(liar):
     liar.say(liar.segment(Kind.NOP, ack=wire.after(session.talk.heard)))
 
 
-@lie("ack-backwards", "closed", rd=("kept",), ud=("kept",))
+@lie("ack-backwards", "kept")
 def _ack_backwards(liar):
-    """Message ACK from before the connection."""
+    """Message ACK of the message before the last; that is known already."""
     session = liar.connect()
     liar.say(liar.segment(Kind.NOP, ack=wire.after(session.talk.heard, -1)))
 
 
-@lie("posted-backwards", "closed", "kept")
-def _posted_backwards(liar):
-    """Rx Descriptors Posted is one less; modulo 2^16 it may be forward."""
-    session = liar.connect()
-    liar.say(liar.segment(Kind.NOP, posted=session.talk.posted - 1))
+def _posted_lie(name, by):
+    """Enter a lie about Rx Descriptors Posted, which counts modulo 2^16."""
+    @lie(f"posted-{name}", "kept")
+    def tell(liar):
+        session = liar.connect()
+        posted = (session.talk.posted + by) % 0x10000
+        liar.say(liar.segment(Kind.NOP, posted=posted))
 
 
-@lie("error-of-unknown-message", "closed", rd=("kept",),
-     ud=("kept", "closed"))
+_posted_lie("backwards", -1)
+_posted_lie("far-ahead", 0x7FFF)
+_posted_lie("further-ahead", 0x8000)
+
+
+@lie("error-of-unknown-message", "closed", rd=("kept",), ud=("kept",))
 def _error_of_unknown(liar):
     """A VI error of a message that was never sent."""
     session = liar.connect()
@@ -144,3 +152,18 @@ def _transmit_error(liar):
     liar.connect()
     flags = wire.END | wire.TRANSMIT_ERROR
     liar.say(liar.segment(Kind.SEND, b"padded", flags=flags))
+
+
+def _read_request_lie(name, flags):
+    """Enter a Read Request with a flag that says nothing there."""
+    @lie(name, "response", ud=("closed",))
+    def tell(liar):
+        liar.connect()
+        rdma = RdmaHeader(*liar.region(), 16)
+        liar.say(liar.segment(
+            Kind.READ_REQUEST, rdma=rdma, flags=wire.END | flags
+        ))
+
+
+_read_request_lie("read-request-immediate", wire.IMMEDIATE)
+_read_request_lie("read-request-transmit-error", wire.TRANSMIT_ERROR)

@@ -1,6 +1,7 @@
 """Lies of the TCP stream: garbage, slowness, closing, floods."""
 
 import socket
+import struct
 import time
 
 import wire
@@ -9,7 +10,7 @@ from session import Hello
 from wire import Kind, Segment
 
 
-@lie("segment-never-sent", "kept", "closed")
+@lie("segment-never-sent", "kept", mute=True)
 def _segment_never_sent(liar):
     """A Send of 65535 bytes is announced and never comes."""
     liar.connect()
@@ -17,13 +18,13 @@ def _segment_never_sent(liar):
     liar.say(segment)
 
 
-@lie("request-never-sent", "kept", "closed")
+@lie("request-never-sent", "closed", apart=True, asks=True)
 def _request_never_sent(liar):
     """A TCP connection on which nothing is said [VI/TCP 4.3]."""
     liar.start()
 
 
-@lie("garbage-instead", "closed")
+@lie("garbage-instead", "closed", asks=True)
 def _garbage_instead(liar):
     """Random bytes instead of a Connect Request."""
     liar.start()
@@ -44,14 +45,14 @@ def _garbage_behind(liar):
     liar.say(liar.segment(Kind.NOP).pack() + garbage(liar))
 
 
-@lie("garbage-behind-request", "closed", "accept")
+@lie("garbage-behind-request", "closed", asks=True)
 def _garbage_behind_request(liar):
     """Random bytes right behind the Connect Request."""
     liar.start()
-    liar.say(liar.request().pack() + garbage(liar))
+    liar.at_once(liar.request(), garbage(liar))
 
 
-@lie("garbage-fields", "closed", "reject", "no-match")
+@lie("garbage-fields", "closed", asks=True)
 def _garbage_fields(liar):
     """A Connect Request whose CE header is random."""
     liar.start()
@@ -66,7 +67,7 @@ def _slowly(liar, data):
         time.sleep(0.02)
 
 
-@lie("slow-half", "kept", "closed")
+@lie("slow-half", "closed", apart=True, asks=True)
 def _slow_half(liar):
     """Half a Connect Request, a byte each 20 ms."""
     liar.start()
@@ -74,14 +75,21 @@ def _slow_half(liar):
     _slowly(liar, data[:len(data) // 2])
 
 
-@lie("slow-whole", "accept")
+@lie("slow-whole", "accept", asks=True)
 def _slow_whole(liar):
     """A whole Connect Request, a byte each 20 ms."""
     liar.start()
     _slowly(liar, liar.request().pack())
 
 
-@lie("close-early", "accept")
+@lie("slow-send", "kept")
+def _slow_send(liar):
+    """No lie: a Send, a byte each 20 ms."""
+    liar.connect()
+    _slowly(liar, liar.segment(Kind.SEND, b"slow").pack())
+
+
+@lie("close-early", "accept", asks=True)
 def _close_early(liar):
     """Closes at every byte of a Connect Request in turn; then is honest."""
     length = len(_request_bytes(liar))
@@ -124,7 +132,26 @@ def _close_mid_message(liar):
     session.sock.shutdown(socket.SHUT_WR)
 
 
-@lie("half-open-flood", "accept")
+@lie("reset-mid-message", "left")
+def _reset_mid_message(liar):
+    """RST between two segments of a Send."""
+    session = liar.connect()
+    liar.say(liar.segment(Kind.SEND, bytes(1000), flags=0))
+    now = struct.pack("ii", 1, 0)
+    session.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+    session.sock.close()
+    return "left", "left"
+
+
+@lie("nop-flood", "kept")
+def _nop_flood(liar):
+    """No lie: thousands of NOPs."""
+    liar.connect()
+    for _ in range(3000):
+        liar.say(liar.segment(Kind.NOP))
+
+
+@lie("half-open-flood", "accept", asks=True)
 def _half_open_flood(liar):
     """--count TCP connections that say nothing; then one that is honest."""
     for _ in range(liar.options.count):

@@ -53,14 +53,14 @@ def _slowly(sock, data):
         time.sleep(0.002)
 
 
-@lie("tls-garbage", "closed", apart=True)
+@lie("tls-garbage", "closed", apart=True, asks=True)
 def _tls_garbage(liar):
     """Random bytes instead of a ClientHello."""
     _raw(liar).sendall(garbage(liar))
     return _end(liar)
 
 
-@lie("tls-plain-request", "closed", apart=True)
+@lie("tls-plain-request", "closed", apart=True, asks=True)
 def _tls_plain(liar):
     """A Connect Request without TLS."""
     sock = _raw(liar)
@@ -70,7 +70,7 @@ def _tls_plain(liar):
     return _end(liar)
 
 
-@lie("tls-silence", "kept", "closed", apart=True)
+@lie("tls-silence", "closed", apart=True, asks=True)
 def _tls_silence(liar):
     """A ClientHello, and no more."""
     end = _end_of(liar)
@@ -78,7 +78,7 @@ def _tls_silence(liar):
     return _end(liar)
 
 
-@lie("tls-hello-cut", "accept", apart=True)
+@lie("tls-hello-cut", "accept", apart=True, asks=True)
 def _tls_hello_cut(liar):
     """Ends at many places of the ClientHello in turn; then is honest."""
     length = len(_end_of(liar).step()[1])
@@ -89,7 +89,7 @@ def _tls_hello_cut(liar):
     return liar.still_serves()
 
 
-@lie("tls-finished-cut", "accept", apart=True)
+@lie("tls-finished-cut", "accept", apart=True, asks=True)
 def _tls_finished_cut(liar):
     """Ends at many places of the last flight in turn; then is honest."""
     length = len(_flights(liar)[1])
@@ -100,7 +100,7 @@ def _tls_finished_cut(liar):
     return liar.still_serves()
 
 
-@lie("tls-finished-kept", "closed", apart=True)
+@lie("tls-finished-kept", "closed", apart=True, asks=True)
 def _tls_finished_kept(liar):
     """The last flight never comes: the server waits as long as it may."""
     _flights(liar)
@@ -108,7 +108,7 @@ def _tls_finished_kept(liar):
     return _end(liar)
 
 
-@lie("tls-finished-wrong", "closed", apart=True)
+@lie("tls-finished-wrong", "closed", apart=True, asks=True)
 def _tls_finished_wrong(liar):
     """A bit of the last flight is another one."""
     end, out = _flights(liar)
@@ -116,7 +116,7 @@ def _tls_finished_wrong(liar):
     return _end(liar)
 
 
-@lie("tls-slow", "accept", apart=True)
+@lie("tls-slow", "accept", apart=True, asks=True)
 def _tls_slow(liar):
     """A handshake whose bytes come one by one; then is honest in it."""
     end = _end_of(liar)
@@ -132,14 +132,14 @@ def _tls_slow(liar):
     liar.say(liar.request())
 
 
-@lie("tls-no-certificate", "closed", apart=True)
+@lie("tls-no-certificate", "closed", apart=True, asks=True)
 def _tls_no_certificate(liar):
     """A handshake in which we do not say who we are."""
     _end_of(liar, tls_certificate=None).shake()
     return _end(liar)
 
 
-@lie("tls-record-wrong", "closed", apart=True)
+@lie("tls-record-wrong", "closed", apart=True, asks=True)
 def _tls_record_wrong(liar):
     """A bit of a record is another one."""
     session = liar.connect()
@@ -149,25 +149,25 @@ def _tls_record_wrong(liar):
     end.put(out[:40] + bytes([out[40] ^ 1]) + out[41:])
 
 
-@lie("tls-garbage-connected", "closed", apart=True)
+@lie("tls-garbage-connected", "closed", apart=True, asks=True)
 def _tls_garbage_connected(liar):
     """Random bytes instead of a record."""
     liar.connect().sock.put(garbage(liar))
 
 
-@lie("tls-cut", "closed", apart=True)
+@lie("tls-cut", "closed", apart=True, asks=True)
 def _tls_cut(liar):
     """TCP ends, and TLS says nothing of it."""
     liar.connect().sock.raw.shutdown(socket.SHUT_WR)
 
 
-@lie("tls-end", "closed", apart=True)
+@lie("tls-end", "closed", apart=True, asks=True)
 def _tls_end(liar):
     """TLS ends, and TCP does not."""
     _end_tls(liar.connect().sock)
 
 
-@lie("tls-end-behind", "closed", apart=True)
+@lie("tls-end-behind", "closed", apart=True, asks=True)
 def _tls_end_behind(liar):
     """TLS ends right behind a NOP, and TCP does not."""
     end = liar.connect().sock
@@ -175,7 +175,7 @@ def _tls_end_behind(liar):
     _end_tls(end)
 
 
-@lie("tls-garbage-behind", "closed", apart=True)
+@lie("tls-garbage-behind", "closed", apart=True, asks=True)
 def _tls_garbage_behind(liar):
     """Random bytes right behind the record of a NOP."""
     end = liar.connect().sock

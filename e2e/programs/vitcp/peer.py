@@ -6,23 +6,28 @@ clear text otherwise.  Steps of the script, in the order of the arguments:
   send:BYTES[:IMM]                   one Send
   sends:COUNT:BYTES                  COUNT Sends
   recv:COUNT[:BYTES]                 expects COUNT messages (each of BYTES)
+  expect:SERIAL:BYTES[:IMM]          expects this message, with IMM or without
   echo:COUNT:BYTES                   sends, expects the same bytes back
   reflect:COUNT                      sends back what comes
   write:ADDRESS:HANDLE:BYTES[:IMM]   one RDMA Write
   read:ADDRESS:HANDLE:BYTES          one RDMA Read
   verify:ADDRESS:HANDLE:BYTES        RDMA Write, then RDMA Read of the same
+  fetch:ADDRESS:HANDLE:BYTES:SERIAL  one RDMA Read that gives this message
+  fill:SERIAL:OFFSET:BYTES           puts a message into --memory
+  memory:SERIAL:OFFSET:BYTES         expects a message in --memory
   refused:ADDRESS:HANDLE:BYTES       one RDMA Read that is to be refused
   advertise                          sends address, handle, length of --memory
   nop                                one NOP
   post:N                             raises Rx Descriptors Posted by N
   acked                              waits until all is acknowledged
   expect-error:CODE:SECONDS          expects VI Error Type CODE, then the close
+  tell-error:VI:IS                   expects a message, says that it failed
   wait-close:SECONDS                 expects the other side to close
   close                              closes, expects the other side to follow
 
 ADDRESS and HANDLE may be @: taken from the first message received (u64
 address, u32 handle, u32 length, big-endian); ADDRESS may be @+OFFSET.
-Payload byte i of the Kth message (from 0) is (K + i) mod 256.
+Payload byte i of the Kth message (from 0) is (K + i) mod 256, K its SERIAL.
 """
 
 import argparse
@@ -34,8 +39,9 @@ import keyed
 import tls
 import wire
 from conversation import Conversation
+from facts import Failure, say
 from script import Script
-from session import Failure, Hello, Session, say
+from session import Hello, Session
 from wire import Kind
 
 
@@ -46,13 +52,8 @@ def discriminator(text):
     return text.encode()
 
 
-def arguments():
-    """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
+def common():
+    """Return a parser of the options of either end."""
     both = argparse.ArgumentParser(add_help=False)
     both.add_argument("--host", default="127.0.0.1")
     both.add_argument("--port", type=int, default=wire.TCP_PORT)
@@ -73,6 +74,9 @@ def arguments():
                       help="payload bytes of a segment")
     both.add_argument("--split", type=int, default=0,
                       help="bytes of each piece sent, 0 whole segments")
+    both.add_argument("--immediate", default="last",
+                      choices=("last", "first", "every"),
+                      help="segments of a message that have its IMM")
     both.add_argument("--memory", type=int, default=65536,
                       help="bytes of memory for RDMA of the other side")
     both.add_argument("--base", type=lambda text: int(text, 0),
@@ -84,7 +88,17 @@ def arguments():
     keyed.add_options(both)
     tls.add_options(both)
     both.add_argument("script", nargs="*")
+    return both
 
+
+def arguments():
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    both = common()
     client = commands.add_parser("client", parents=[both])
     client.add_argument("--local-host")
     client.add_argument("--called", type=discriminator, required=True)
@@ -128,18 +142,19 @@ def make_session(sock, options, active):
         sock, hello, talk, segment=options.segment, split=options.split,
         timeout=options.timeout, repost=options.repost,
         memory=options.memory, base=options.base, handle=options.handle,
+        immediate_in=options.immediate,
     )
     keyed.give(session, options, active)
     return session
 
 
-def say_connected(session):
-    """Print the agreed values."""
+def say_connected(session, other):
+    """Print the agreed values, and what the CE header of the other says."""
     talk = session.talk
     say(
         f"connected mtu {talk.mtu} flow-control "
         f"{'on' if talk.flow_control else 'off'} "
-        f"posted {talk.other_posted}"
+        f"posted {talk.other_posted} security {other.security.hex() or '-'}"
     )
 
 
@@ -175,7 +190,7 @@ def run_client(options):
         session.wait_close(options.timeout)
         say("closed by the other side")
         return
-    say_connected(session)
+    say_connected(session, session.accepted)
     Script(session).run(options.script)
 
 
@@ -232,7 +247,7 @@ def answer_request(session, request, options):
         session.refuse(Kind.CONNECT_REJECT, verdict)
         raise Failure(f"the request does not suit, code {verdict}")
     session.accept(request)
-    say_connected(session)
+    say_connected(session, request)
     Script(session).run(options.script)
 
 

@@ -2,7 +2,8 @@
 
 import inspect
 
-from session import REGION, Failure, describe, pattern, say
+from facts import Failure, describe, pattern, say
+from session import REGION
 from wire import Kind
 
 
@@ -79,6 +80,47 @@ class Script:
             if length is not None and len(message.payload) != int(length):
                 raise Failure(f"{len(message.payload)} bytes, not {length}")
 
+    def do_expect(self, serial, length, immediate=None):
+        message = self.session.receive()
+        wanted = pattern(int(serial), int(length))
+        if message.payload != wanted:
+            raise Failure(
+                f"received {describe(message.payload)}, not {describe(wanted)}"
+            )
+        if immediate is not None:
+            immediate = int(immediate, 0)
+        if message.immediate != immediate:
+            raise Failure(
+                f"Immediate Data is {message.immediate}, not {immediate}"
+            )
+        say(f"received message {serial} of {length} bytes")
+
+    def do_fill(self, serial, offset, length):
+        start = int(offset)
+        data = pattern(int(serial), int(length))
+        self.session.memory[start:start + len(data)] = data
+
+    def do_memory(self, serial, offset, length):
+        start = int(offset)
+        found = bytes(self.session.memory[start:start + int(length)])
+        wanted = pattern(int(serial), int(length))
+        if found != wanted:
+            raise Failure(
+                f"the memory is {describe(found)}, not {describe(wanted)}"
+            )
+        say(f"memory has message {serial} of {length} bytes")
+
+    def do_fetch(self, address, handle, length, serial):
+        place = self._place(address, handle)
+        found = self.session.read(*place, int(length, 0))
+        wanted = pattern(int(serial), int(length, 0))
+        if found != wanted:
+            raise Failure(
+                f"read {'nothing' if found is None else describe(found)}, "
+                f"not {describe(wanted)}"
+            )
+        say(f"fetched message {serial} of {length} bytes")
+
     def do_echo(self, count, length):
         for index in range(int(count)):
             data = self._payload(length)
@@ -141,6 +183,15 @@ class Script:
     def do_acked(self):
         self.session.wait_acknowledged()
         say("acknowledged")
+
+    def do_tell_error(self, vi_error, is_error):
+        session = self.session
+        message = session.receive()
+        session.put(
+            Kind.NOP, ack=message.number, vi_error=int(vi_error),
+            is_error=int(is_error),
+        )
+        say(f"told vi {vi_error} is {is_error} of message {message.number}")
 
     def do_expect_error(self, code, seconds):
         session = self.session

@@ -5,34 +5,15 @@ import select
 import socket
 import struct
 import time
-import zlib
 from dataclasses import dataclass
 
 import conversation
 import wire
+from calling import Calling
+from facts import Failure, describe, say
 from wire import Kind
 
 REGION = struct.Struct(">QII")
-
-
-class Failure(Exception):
-    """Something did not go as expected."""
-
-
-def say(text):
-    """Print one fact at once."""
-    print(text, flush=True)
-
-
-def pattern(start, length):
-    """Return the payload of message number `start` of a script."""
-    start %= 256
-    return (bytes(range(256)) * (length // 256 + 2))[start:start + length]
-
-
-def describe(data):
-    """Return length and checksum of a payload."""
-    return f"{len(data)} bytes crc32 {zlib.crc32(data):08x}"
 
 
 @dataclass
@@ -69,12 +50,12 @@ class Hello:
         )
 
 
-class Session:
+class Session(Calling):
     """One VI connection over one TCP connection [VI/TCP 2.2.2.2.2]."""
 
     def __init__(self, sock, hello, talk, *, segment=1400, split=0,
                  timeout=10.0, repost=False, memory=0, base=0x10000,
-                 handle=0x4D454D):
+                 handle=0x4D454D, immediate_in="last"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.sock = sock
@@ -84,6 +65,7 @@ class Session:
         self.split = split
         self.timeout = timeout
         self.repost = repost
+        self.immediate_in = immediate_in
         self.memory = bytearray(memory)
         self.base = base
         self.handle = handle
@@ -94,6 +76,7 @@ class Session:
         self.region = None
         self.serial = 0
         self.keyed = None
+        self.accepted = None
         self._shut = False
         self._ack_due = False
         self._ack_wanted = None
@@ -249,7 +232,8 @@ class Session:
             last = offset + len(part) == len(data)
             flags = wire.END if last else 0
             value = 0
-            if last and immediate is not None:
+            said = {"last": last, "first": not offset, "every": True}
+            if immediate is not None and said[self.immediate_in]:
                 flags |= wire.IMMEDIATE
                 value = immediate
             header = self.put(
@@ -333,84 +317,3 @@ class Session:
         self._shut = True
         self._drain(self.timeout)
         self.sock.close()
-
-    # connecting
-
-    def take_answer(self, what):
-        """Wait for an answer, or a request, and return it."""
-        self.wait_for(lambda: self.answers, self.timeout, what)
-        return self.answers.popleft()
-
-    def connect(self, respond=None):
-        """Active side [VI/TCP 4.2]; return "accept" or how it was refused."""
-        security = None
-        while True:
-            ce = self.hello.ce(security=security)
-            if self.keyed:
-                ce = self.keyed.request(self.talk.next_number, ce)
-            self.talk.propose(ce)
-            self.put(Kind.CONNECT_REQUEST, ce=ce)
-            message = self.take_answer("the answer to the Connect Request")
-            header = message.segment.header
-            if message.kind == Kind.CONNECT_ACCEPT:
-                if self.keyed:
-                    self.keyed.accepted(message.number, message.ce)
-                return "accept"
-            if message.kind == Kind.CONNECT_NO_MATCH:
-                return "no-match"
-            if header.is_error != wire.IS_CHALLENGE:
-                return f"reject {header.is_error}"
-            if self.keyed:
-                self.keyed.challenged(message.ce.security)
-                continue
-            if respond is None:
-                raise Failure(f"challenged: {message.ce.security.hex()}")
-            say(f"challenge {message.ce.security.hex()}")
-            security = respond
-
-    def request(self):
-        """Passive side [VI/TCP 4.3]: return the CE header of the request."""
-        request = self.take_answer("a Connect Request").ce
-        if self.keyed and self.keyed.challenge is None:
-            return self.challenge(request, self.keyed.new_challenge())
-        if self.keyed:
-            try:
-                self.keyed.requested(self.talk.heard, request)
-            except Failure:
-                self.refuse(Kind.CONNECT_REJECT, wire.IS_SECURITY)
-                raise
-        return request
-
-    def judge(self, request):
-        """Return None if the request suits us, else the Reject's code."""
-        own = self.hello.ce()
-        if request.called != self.hello.own:
-            return "no-match"
-        levels = {request.exact_level, own.exact_level} - {0}
-        if request.reliable != own.reliable or len(levels) > 1:
-            return wire.IS_LEVELS
-        both = request.attributes & own.attributes
-        if request.mtu != own.mtu and not both & wire.NEGOTIABLE:
-            return wire.IS_SIZES
-        return None
-
-    def accept(self, request):
-        """Send the Connect Accept [VI/TCP 3.2]."""
-        mtu = min(request.mtu, self.hello.mtu)
-        own = self.hello.ce(called=request.calling, mtu=mtu)
-        if self.keyed:
-            own = self.keyed.accept(self.talk.next_number, own)
-        self.put(Kind.CONNECT_ACCEPT, ce=own)
-        self.talk.establish(own, request, mtu)
-
-    def challenge(self, request, security):
-        """Ask for more, take the next Connect Request."""
-        own = self.hello.ce(called=request.calling, security=security)
-        self.put(Kind.CONNECT_REJECT, ce=own, is_error=wire.IS_CHALLENGE)
-        self.talk.phase = conversation.Phase.REQUEST
-        return self.request()
-
-    def refuse(self, kind, is_error=0):
-        """Send a Connect Reject or No Match, and close."""
-        self.put(kind, is_error=is_error)
-        self.close()

@@ -63,11 +63,11 @@ fn accept(station: &Station, vi: &Vi, name: &str) -> Result<String, Failure> {
 
 /// Receives on so many connections.
 pub(crate) fn sink(nic: &str, name: &str, rounds: u32) -> Result<(), Failure> {
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     let mut idle = station.descriptors(SINK_RECEIVES)?;
     println!("listening");
     for _ in 0..rounds {
-        let ending = sink_round(&mut station, name, &mut idle)?;
+        let ending = sink_round(&station, name, &mut idle)?;
         ending.tell();
     }
     drop(idle);
@@ -75,7 +75,7 @@ pub(crate) fn sink(nic: &str, name: &str, rounds: u32) -> Result<(), Failure> {
 }
 
 fn sink_round(
-    station: &mut Station,
+    station: &Station,
     name: &str,
     idle: &mut Vec<Descriptor>,
 ) -> Result<Ending, Failure> {
@@ -112,7 +112,7 @@ fn sink_round(
 }
 
 fn finish_round(
-    station: &mut Station,
+    station: &Station,
     vi: &Vi,
     round: String,
     messages: u64,
@@ -141,12 +141,12 @@ pub(crate) fn source(
     rounds: u32,
     messages: u64,
 ) -> Result<(), Failure> {
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     let mut idle = station.descriptors(WINDOW + IDLE_RECEIVES)?;
     let mut unbroken = 0;
     for number in 0..rounds {
         let round = format!("{number}");
-        match source_round(&mut station, server, &round, messages, &mut idle)? {
+        match source_round(&station, server, &round, messages, &mut idle)? {
             Some(ending) => ending.tell(),
             None => unbroken += 1,
         }
@@ -158,7 +158,7 @@ pub(crate) fn source(
 
 /// `None` if no break came and the source ended the connection.
 fn source_round(
-    station: &mut Station,
+    station: &Station,
     server: &Server,
     round: &str,
     messages: u64,

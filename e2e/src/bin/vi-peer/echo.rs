@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use vipl::{ConnectionRequest, Nic, Ptag, ReliabilityLevel, Timeout, Vi, VipError};
 
+use crate::events::Events;
 use crate::queue::{Queue, Side};
 use crate::station::{Names, PATIENCE, Station, make_descriptors, make_vi, tell, tell_counters};
 use crate::{Failure, Server, message};
@@ -30,22 +31,40 @@ fn stop_is_asked(stop: &Stop) -> bool {
     stop.get().is_some()
 }
 
-/// What every thread of the server needs.
+/// What every thread of a server needs.
 #[derive(Clone)]
-struct Shared {
-    nic: Nic,
-    ptag: Ptag,
-    names: Names,
+pub(crate) struct Shared {
+    pub(crate) nic: Nic,
+    pub(crate) ptag: Ptag,
+    pub(crate) names: Names,
+    pub(crate) events: Events,
     stop: Stop,
+}
+
+impl Shared {
+    /// Is the program to end?
+    pub(crate) fn ends(&self) -> bool {
+        stop_is_asked(&self.stop)
+    }
 }
 
 /// Serves any number of clients until the input ends.
 pub(crate) fn serve(nic: &str, name: &str) -> Result<(), Failure> {
+    listen(nic, name, serve_client)
+}
+
+/// Has each client's request answered on a thread of its own until the input ends.
+pub(crate) fn listen(
+    nic: &str,
+    name: &str,
+    serve: impl Fn(&Shared, ConnectionRequest) -> Result<(), String> + Clone + Send + 'static,
+) -> Result<(), Failure> {
     let station = Station::open(nic)?;
     let shared = Shared {
         nic: station.nic().clone(),
         ptag: station.ptag().clone(),
         names: Arc::clone(station.names()),
+        events: station.events().clone(),
         stop: Stop::default(),
     };
     let local = shared.nic.local_address(name.as_bytes())?;
@@ -53,11 +72,11 @@ pub(crate) fn serve(nic: &str, name: &str) -> Result<(), Failure> {
         let shared = shared.clone();
         move || -> Result<(), String> {
             let mut clients = Vec::new();
-            while !stop_is_asked(&shared.stop) {
+            while !shared.ends() {
                 match shared.nic.connect_wait(&local, LOOK_UP) {
                     Ok(request) => {
-                        let shared = shared.clone();
-                        clients.push(thread::spawn(move || serve_client(&shared, request)));
+                        let (shared, serve) = (shared.clone(), serve.clone());
+                        clients.push(thread::spawn(move || serve(&shared, request)));
                     }
                     Err(VipError::Timeout) => {}
                     Err(error) => return Err(format!("cannot listen: {error}")),
@@ -83,8 +102,14 @@ pub(crate) fn serve(nic: &str, name: &str) -> Result<(), Failure> {
     station.finish()
 }
 
-fn serve_client(shared: &Shared, request: ConnectionRequest) -> Result<(), String> {
-    let name = String::from_utf8_lossy(request.remote().discriminator.as_bytes()).into_owned();
+/// What a client calls itself.
+pub(crate) fn name_of(request: &ConnectionRequest) -> String {
+    String::from_utf8_lossy(request.remote().discriminator.as_bytes()).into_owned()
+}
+
+/// Sends back what a client sends, and tells how much that was.
+pub(crate) fn serve_client(shared: &Shared, request: ConnectionRequest) -> Result<(), String> {
+    let name = name_of(&request);
     match echo(shared, request, &name) {
         Ok(messages) => {
             println!("left {name} after {messages}");
@@ -115,7 +140,7 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
     }
     println!("connected {name}");
     let mut messages = 0;
-    while !stop_is_asked(&shared.stop) {
+    while !shared.ends() {
         let Some(received) = receives.take(LOOK_UP)? else {
             continue;
         };
@@ -148,7 +173,7 @@ pub(crate) fn ping(
     own: &str,
     per_second: Option<u32>,
 ) -> Result<(), Failure> {
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(2)?;
     station.connect(&vi, server, own)?;
@@ -190,6 +215,8 @@ pub(crate) fn ping(
             println!("alive {serial}");
         }
     }
+    // It may be told to stop by whoever was quicker to hear of the loss.
+    is_lost |= station.losses(vi.handle(), Duration::ZERO) > 0;
     tell("round_trips", serial);
     if serial > 0 {
         tell("shortest_us", shortest.as_micros() as u64);

@@ -25,14 +25,14 @@ const OWN: &[u8] = b"explorer";
 
 /// Obeys until the input ends.
 pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     println!("ready");
     let mut held = Vec::new();
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words.as_slice() {
-            ["see", hosts @ ..] => see(&mut station, hosts)?,
+            ["see", hosts @ ..] => see(&station, hosts)?,
             ["ask", host, name] => ask(&station, host, name)?,
             ["hold", name] => held.push(hold(&station, name)?),
             _ => return Err(format!("no such command: {line:?}").into()),
@@ -42,7 +42,7 @@ pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
     station.finish()
 }
 
-fn see(station: &mut Station, wanted: &[&str]) -> Result<(), Failure> {
+fn see(station: &Station, wanted: &[&str]) -> Result<(), Failure> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let mut found = station.nic().autodiscovery(HOPS)?;

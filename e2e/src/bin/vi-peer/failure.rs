@@ -28,7 +28,7 @@ pub(crate) fn outlive(
             return Err("nobody said to go on".into());
         }
     }
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(2)?;
     station.connect(&vi, server, own)?;
@@ -52,7 +52,7 @@ fn until_it_fails(
     round: u32,
     busy: bool,
 ) -> Result<(), Failure> {
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, "server")?;
     let mut descriptors = station.descriptors(3)?;
     station.connect(&vi, server, own)?;

@@ -72,7 +72,7 @@ fn send(sends: &mut Queue<'_>, mut descriptor: Descriptor, serial: u64) -> Resul
 
 /// Counts what one source sends until it disconnects.
 pub(crate) fn sink(nic: &str, name: &str) -> Result<(), Failure> {
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::Unreliable, "source")?;
     let mut receives = Queue::new(&vi, Side::Receive);
     for descriptor in station.descriptors(SINK_RECEIVES)? {
@@ -133,7 +133,7 @@ fn accept(station: &Station, vi: &Vi, name: &str) -> Result<(), Failure> {
 
 /// Sends so many messages, no faster than the sink takes them, and disconnects.
 pub(crate) fn source(nic: &str, server: &Server, messages: u64) -> Result<(), Failure> {
-    let mut station = Station::open(nic)?;
+    let station = Station::open(nic)?;
     let vi = station.vi(ReliabilityLevel::Unreliable, "sink")?;
     let mut answers = Queue::new(&vi, Side::Receive);
     for descriptor in station.descriptors(DESCRIPTORS)? {

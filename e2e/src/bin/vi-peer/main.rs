@@ -6,16 +6,22 @@
 
 mod breaks;
 mod echo;
+mod events;
 mod explore;
 mod failure;
 mod flood;
 mod message;
+mod obey;
+mod party;
 mod queue;
 mod station;
+mod witness;
 
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+
+use party::Shape;
 
 /// What can go wrong, in words.
 type Failure = Box<dyn std::error::Error>;
@@ -51,6 +57,18 @@ enum Role {
     },
     /// Does what its input says, a line each, and tells what comes of it.
     Explore,
+    /// Serves any number of clients, each of which may write and read memory, and tells how their connections ended.
+    Witness {
+        /// The discriminator to listen on.
+        name: String,
+        #[command(flatten)]
+        shape: Shape,
+    },
+    /// Talks as its input says, over one connection after the other.
+    Obey {
+        #[command(flatten)]
+        shape: Shape,
+    },
     /// Connects, sees its NIC fail, takes it down and, told so by its input, opens it again.
     Outlive {
         #[command(flatten)]
@@ -117,6 +135,8 @@ fn main() -> ExitCode {
             own,
             per_second,
         } => echo::ping(&nic, &server, &own, per_second),
+        Role::Witness { name, shape } => witness::witness(&nic, &name, &shape),
+        Role::Obey { shape } => obey::obey(&nic, &shape),
         Role::Explore => explore::explore(&nic),
         Role::Outlive {
             server,

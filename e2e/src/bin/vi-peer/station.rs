@@ -1,15 +1,15 @@
 //! The NIC of the program, what it reports, and what is left of it at the end.
 
 use std::collections::HashMap;
-use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vipl::{
     Descriptor, ErrorCode, NetAddress, Nic, NicHandle, Ptag, ReliabilityLevel, Timeout, Vi,
-    ViHandle, VipError, provider,
+    ViBuilder, ViHandle, VipError, provider,
 };
 
+use crate::events::{Event, Events};
 use crate::message::LONGEST_BYTES;
 use crate::{Failure, Server};
 
@@ -21,20 +21,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(1);
 /// Names of connected VIs, for what is printed about them.
 pub(crate) type Names = Arc<Mutex<HashMap<ViHandle, String>>>;
 
-/// An asynchronous error.
-#[derive(Clone, Copy, Debug)]
-struct Event {
-    vi: Option<ViHandle>,
-    code: ErrorCode,
-}
-
 /// The open NIC and what it has reported.
 pub(crate) struct Station {
     nic: Nic,
     ptag: Ptag,
     names: Names,
-    events: Receiver<Event>,
-    seen: Vec<Event>,
+    events: Events,
 }
 
 impl Station {
@@ -44,9 +36,15 @@ impl Station {
             .map_err(|error| provider::last_error().unwrap_or_else(|| error.to_string()))?;
         nic.name_service(None)?;
         let names = Names::default();
-        let (sender, events) = mpsc::channel();
+        let events = Events::default();
         let known = Arc::clone(&names);
+        let noted = events.clone();
         nic.set_error_handler(move |error| {
+            // Whoever reads of it finds it noted.
+            noted.note(Event {
+                vi: error.vi,
+                code: error.code,
+            });
             if error.code == ErrorCode::ConnLost {
                 let known = known.lock().unwrap_or_else(PoisonError::into_inner);
                 let name = error.vi.and_then(|vi| known.get(&vi));
@@ -55,18 +53,12 @@ impl Station {
             if error.code == ErrorCode::Catastrophic {
                 println!("failed {:?}", error.resource);
             }
-            // The program may have ended already: then nobody counts any more.
-            let _ = sender.send(Event {
-                vi: error.vi,
-                code: error.code,
-            });
         })?;
         Ok(Self {
             ptag: nic.create_ptag()?,
             nic,
             names,
             events,
-            seen: Vec::new(),
         })
     }
 
@@ -76,6 +68,10 @@ impl Station {
 
     pub(crate) fn ptag(&self) -> &Ptag {
         &self.ptag
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
     }
 
     pub(crate) fn names(&self) -> &Names {
@@ -93,7 +89,7 @@ impl Station {
     }
 
     /// Connects as `own`, however long the server takes to listen.
-    pub(crate) fn connect(&mut self, vi: &Vi, server: &Server, own: &str) -> Result<(), Failure> {
+    pub(crate) fn connect(&self, vi: &Vi, server: &Server, own: &str) -> Result<(), Failure> {
         let local = self.nic.local_address(own.as_bytes())?;
         let remote: NetAddress = self
             .nic
@@ -111,44 +107,25 @@ impl Station {
         }
     }
 
-    /// Takes note of events for so long at most, or until one comes.
-    pub(crate) fn watch(&mut self, limit: Duration) {
-        self.seen.extend(self.events.recv_timeout(limit).ok());
-        self.seen.extend(self.events.try_iter());
+    /// Waits so long at most, or until something is reported.
+    pub(crate) fn watch(&self, limit: Duration) {
+        self.events.watch(limit);
     }
 
     /// How often a VI was reported lost, once it was, or until the limit.
-    pub(crate) fn losses(&mut self, vi: ViHandle, limit: Duration) -> usize {
-        let deadline = Instant::now() + limit;
-        loop {
-            self.seen.extend(self.events.try_iter());
-            let is_loss = |e: &&Event| e.vi == Some(vi) && e.code == ErrorCode::ConnLost;
-            let losses = self.seen.iter().filter(is_loss).count();
-            let left = deadline.saturating_duration_since(Instant::now());
-            if losses > 0 || left.is_zero() {
-                return losses;
-            }
-            self.watch(left);
-        }
+    pub(crate) fn losses(&self, vi: ViHandle, limit: Duration) -> usize {
+        let is_loss = |e: &Event| e.vi == Some(vi) && e.code == ErrorCode::ConnLost;
+        self.events.count(limit, is_loss)
     }
 
     /// How often the NIC was reported to have failed, once it was, or until the limit.
-    pub(crate) fn failures(&mut self, limit: Duration) -> usize {
-        let deadline = Instant::now() + limit;
-        loop {
-            self.seen.extend(self.events.try_iter());
-            let is_failure = |e: &&Event| e.vi.is_none() && e.code == ErrorCode::Catastrophic;
-            let failures = self.seen.iter().filter(is_failure).count();
-            let left = deadline.saturating_duration_since(Instant::now());
-            if failures > 0 || left.is_zero() {
-                return failures;
-            }
-            self.watch(left);
-        }
+    pub(crate) fn failures(&self, limit: Duration) -> usize {
+        let is_failure = |e: &Event| e.vi.is_none() && e.code == ErrorCode::Catastrophic;
+        self.events.count(limit, is_failure)
     }
 
     /// Waits until the NIC has nothing left to do, and tells its counters and events.
-    pub(crate) fn finish(mut self) -> Result<(), Failure> {
+    pub(crate) fn finish(self) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
         // The last exchanges end when the other side has answered, or was given up.
         let counters = loop {
@@ -164,11 +141,11 @@ impl Station {
         for (name, value) in counters {
             tell(&name, value);
         }
-        self.seen.extend(self.events.try_iter());
-        for event in &self.seen {
+        let events = self.events.all();
+        for event in &events {
             println!("event {:?}", event.code);
         }
-        tell("events", self.seen.len() as u64);
+        tell("events", events.len() as u64);
         Ok(())
     }
 }
@@ -196,7 +173,12 @@ pub(crate) fn make_vi(
     level: ReliabilityLevel,
     name: &str,
 ) -> Result<Vi, Failure> {
-    let vi = nic.vi(ptag).reliability(level).build()?;
+    make_vi_of(nic.vi(ptag).reliability(level), names, name)
+}
+
+/// The VI that was begun, known by a name.
+pub(crate) fn make_vi_of(vi: ViBuilder, names: &Names, name: &str) -> Result<Vi, Failure> {
+    let vi = vi.build()?;
     names
         .lock()
         .unwrap_or_else(PoisonError::into_inner)

@@ -1,0 +1,65 @@
+//! What the NIC has reported, for whichever thread wants to know.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use vipl::{ErrorCode, ViHandle};
+
+/// An asynchronous error.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Event {
+    pub(crate) vi: Option<ViHandle>,
+    pub(crate) code: ErrorCode,
+}
+
+/// All that were reported, in order.
+#[derive(Clone, Default)]
+pub(crate) struct Events(Arc<(Mutex<Vec<Event>>, Condvar)>);
+
+impl Events {
+    pub(crate) fn note(&self, event: Event) {
+        let (seen, changed) = &*self.0;
+        seen.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(event);
+        changed.notify_all();
+    }
+
+    pub(crate) fn all(&self) -> Vec<Event> {
+        let (seen, _) = &*self.0;
+        seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What was reported of a VI.
+    pub(crate) fn of(&self, vi: ViHandle) -> Vec<ErrorCode> {
+        let mine = |event: &Event| (event.vi == Some(vi)).then_some(event.code);
+        self.all().iter().filter_map(mine).collect()
+    }
+
+    /// How many are of this kind, once there is one, or at the limit.
+    pub(crate) fn count(&self, limit: Duration, is_it: impl Fn(&Event) -> bool) -> usize {
+        let (seen, changed) = &*self.0;
+        let deadline = Instant::now() + limit;
+        let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let found = seen.iter().filter(|event| is_it(event)).count();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if found > 0 || left.is_zero() {
+                return found;
+            }
+            seen = changed
+                .wait_timeout(seen, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+    }
+
+    /// Waits so long at most, or until another one is reported.
+    pub(crate) fn watch(&self, limit: Duration) {
+        let (seen, changed) = &*self.0;
+        let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = seen.len();
+        let outcome = changed.wait_timeout_while(seen, limit, |seen| seen.len() == before);
+        drop(outcome);
+    }
+}
