@@ -11,6 +11,7 @@ use crate::wire::Namespace;
 pub use endings::{end_of_read, is_ending};
 
 mod endings;
+pub mod talk;
 
 /// Lies of a server behind which ours asks again: it ends the connection without an answer.
 const ASKED_AGAIN: [&str; 3] = ["answer-nothing", "answer-half", "answer-close-half"];

@@ -1,113 +1,13 @@
 //! What a second implementation of VI/TCP's wire format (`programs/vitcp`) agrees on with ours when they are connected:
 //! flow control, the MTU, security information, and which of two requests that cross stands.
 
-use std::process::Command;
-use std::time::Duration;
-
-use e2e::nics::{End, NicText};
+use e2e::nics::End;
 use e2e::process::{PATIENCE, Running};
-use e2e::scratch::Scratch;
-use e2e::strangers::stranger_in;
-use e2e::wire::Wire;
+use e2e::strangers::talk::{Asks, Talk, ULP_TIMEOUT, does};
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// MaxTransferSize of the VIs of `vi-peer`.
 const MTU: &str = "65536";
-/// The time that an answer has.
-const ULP_TIMEOUT: Duration = Duration::from_millis(2000);
-
-/// Who asks for the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asks {
-    Theirs,
-    Ours,
-}
-
-struct Network {
-    wire: Wire,
-    files: Scratch,
-    ours_at: End,
-}
-
-impl Network {
-    fn new() -> Self {
-        Self::at(End::Left)
-    }
-
-    /// Ours is at this end, the other implementation at the other one.
-    fn at(ours_at: End) -> Self {
-        let wire = Wire::new(1500);
-        wire.give_addresses();
-        Self {
-            wire,
-            files: Scratch::new("vi-tcp-agree"),
-            ours_at,
-        }
-    }
-
-    fn their_end(&self) -> End {
-        match self.ours_at {
-            End::Left => End::Right,
-            End::Right => End::Left,
-        }
-    }
-
-    /// One of the other implementation's programs.
-    fn their(&self, name: &str) -> Command {
-        stranger_in(self.wire.end(self.their_end()), name)
-    }
-
-    /// One of ours, which obeys.
-    fn ours(&self, options: &[&str]) -> Running {
-        let mut command = self.wire.end(self.ours_at).program(PEER);
-        let config = NicText::vi_tcp(self.ours_at)
-            .key("ulp_timeout_ms", ULP_TIMEOUT.as_millis())
-            .write(&self.files, "nic.toml");
-        command.env("VIADUCT_CONFIG", config).arg("obey");
-        let mut ours = Running::start("ours", command.args(options));
-        ours.wait_for("ready", PATIENCE);
-        ours
-    }
-
-    /// The other implementation as client or server; its script is still to come.
-    fn theirs(&self, asks: Asks) -> Command {
-        let mut theirs = self.their("peer.py");
-        match asks {
-            Asks::Theirs => theirs
-                .args(["client", "--host", End::Left.host(), "--called", "here"])
-                .args(["--calling", "stranger", "--retry", "30"]),
-            Asks::Ours => theirs.args(["server", "--host", End::Right.host(), "--disc", "there"]),
-        };
-        theirs.args(["--timeout", "30"]);
-        theirs
-    }
-
-    /// Both are connected, `theirs` with its script; gives what ours tells of that.
-    fn connect(&self, asks: Asks, ours: &mut Running, theirs: &mut Command) -> (Running, String) {
-        let theirs = match asks {
-            Asks::Theirs => {
-                ours.tell("accept here");
-                Running::start("theirs", theirs)
-            }
-            Asks::Ours => {
-                let mut theirs = Running::start("theirs", theirs);
-                theirs.wait_for("listening", PATIENCE);
-                ours.tell(&format!("connect {} there", End::Right.host()));
-                theirs
-            }
-        };
-        let connected = ours.wait_for("connected", PATIENCE).text;
-        (theirs, connected)
-    }
-}
-
-/// Tells ours to do something, and what it must say of it.
-fn does(ours: &mut Running, what: &str, says: &str) {
-    ours.tell(what);
-    let first = says.split(' ').next().expect("a word");
-    let said = ours.wait_for(&format!("{first} "), PATIENCE).text;
-    assert_eq!(said, says, "{what}");
-}
 
 /// A sender that is ahead waits for receives, and goes on when there are some: ours, and the other one, whose credits
 /// come in NOPs.
@@ -115,7 +15,7 @@ fn does(ours: &mut Running, what: &str, says: &str) {
 fn who_is_ahead_waits_for_receives() {
     for asks in [Asks::Theirs, Asks::Ours] {
         for level in ["ud", "rd", "rr"] {
-            let network = Network::new();
+            let network = Talk::at(End::Left, PEER);
             let mut ours = network.ours(&["--level", level, "--flow-control", "--receives", "2"]);
             let mut theirs = network.theirs(asks);
             theirs.args([
@@ -174,7 +74,7 @@ fn one_end_alone_has_no_flow_control() {
         (Asks::Theirs, false),
         (Asks::Ours, false),
     ] {
-        let network = Network::new();
+        let network = Talk::at(End::Left, PEER);
         let mut ours = network.ours(if option { &["--flow-control"] } else { &[] });
         let mut theirs = network.theirs(asks);
         if !option {
@@ -198,7 +98,7 @@ fn one_end_alone_has_no_flow_control() {
 fn the_mtu_is_the_lesser_one() {
     for asks in [Asks::Theirs, Asks::Ours] {
         for (ours_mtu, their_mtu) in [("65536", "5000"), ("5000", "65536")] {
-            let network = Network::new();
+            let network = Talk::at(End::Left, PEER);
             let mut ours = network.ours(&["--level", "rr", "--negotiate", "--mtu", ours_mtu]);
             let mut theirs = network.theirs(asks);
             theirs.args([
@@ -226,7 +126,7 @@ fn the_mtu_is_the_lesser_one() {
 #[test]
 fn another_mtu_is_refused_where_it_is_not_negotiated() {
     for (mine, theirs_too) in [(true, false), (false, true), (false, false)] {
-        let network = Network::new();
+        let network = Talk::at(End::Left, PEER);
         let mut ours = network.ours(if mine { &["--negotiate"] } else { &[] });
         let mut theirs = network.theirs(Asks::Theirs);
         theirs.args(["--mtu", "5000", "--expect", "reject"]);
@@ -258,7 +158,7 @@ fn security_information_goes_both_ways() {
             ("ours", ""),
             (long.as_str(), long.as_str()),
         ] {
-            let network = Network::new();
+            let network = Talk::at(End::Left, PEER);
             let mut ours = network.ours(&["--security", mine]);
             let mut theirs = network.theirs(asks);
             theirs.args(["--mtu", MTU, "--security", &hex(other)]);
@@ -292,7 +192,7 @@ fn security_information_goes_both_ways() {
 fn of_requests_that_cross_that_of_the_higher_address_stands() {
     for ours_at in [End::Left, End::Right] {
         for level in ["ud", "rd", "rr"] {
-            let network = Network::at(ours_at);
+            let network = Talk::at(ours_at, PEER);
             let mut theirs = network.their("meet.py");
             theirs.args(["--host", network.their_end().host()]);
             theirs.args([
@@ -328,7 +228,7 @@ fn of_requests_that_cross_that_of_the_higher_address_stands() {
 /// A peer that does not answer is waited for only so long; then its own request is accepted, if it is the higher end.
 #[test]
 fn a_peer_that_asks_and_does_not_answer_is_accepted_in_time() {
-    let network = Network::new();
+    let network = Talk::at(End::Left, PEER);
     let mut theirs = network.their("meet.py");
     theirs.args(["--host", End::Right.host(), "--other", End::Left.host()]);
     theirs.args(["--called", "table", "--calling", "stranger", "--silent"]);
@@ -357,7 +257,7 @@ fn a_peer_that_asks_and_does_not_answer_is_accepted_in_time() {
 #[test]
 fn a_server_accepts_a_peer() {
     for ours_at in [End::Left, End::Right] {
-        let network = Network::at(ours_at);
+        let network = Talk::at(ours_at, PEER);
         let mut theirs = network.their("peer.py");
         theirs.args([
             "server",

@@ -2,89 +2,13 @@
 //! client and as server: sends, RDMA writes and reads, acknowledgements, credits, what is negotiated. Both look at every
 //! byte.
 
-use std::process::Command;
-
-use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
-use e2e::scratch::Scratch;
-use e2e::strangers::stranger_in;
-use e2e::wire::Wire;
+use e2e::nics::End;
+use e2e::process::PATIENCE;
+use e2e::strangers::talk::{Asks, Talk, does};
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// MaxTransferSize of the VIs of `vi-peer`.
 const MTU: &str = "65536";
-
-/// Who asks for the connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asks {
-    Theirs,
-    Ours,
-}
-
-struct Network {
-    wire: Wire,
-    files: Scratch,
-}
-
-impl Network {
-    fn new() -> Self {
-        let wire = Wire::new(1500);
-        wire.give_addresses();
-        Self {
-            wire,
-            files: Scratch::new("vi-tcp-talk"),
-        }
-    }
-
-    /// One of ours at the left end, which obeys.
-    fn ours(&self, options: &[&str]) -> Running {
-        let mut command = self.wire.left.program(PEER);
-        let config = NicText::vi_tcp(End::Left).write(&self.files, "left.toml");
-        command.env("VIADUCT_CONFIG", config).arg("obey");
-        let mut ours = Running::start("ours", command.args(options));
-        ours.wait_for("ready", PATIENCE);
-        ours
-    }
-
-    /// The other implementation at the right end; its script is still to come.
-    fn theirs(&self, asks: Asks) -> Command {
-        let mut theirs = stranger_in(&self.wire.right, "peer.py");
-        match asks {
-            Asks::Theirs => theirs
-                .args(["client", "--host", End::Left.host(), "--called", "here"])
-                .args(["--calling", "stranger", "--retry", "30"]),
-            Asks::Ours => theirs.args(["server", "--host", End::Right.host(), "--disc", "there"]),
-        };
-        theirs.args(["--timeout", "30"]);
-        theirs
-    }
-
-    /// Both are connected, `theirs` with its script; gives what ours tells of that.
-    fn connect(&self, asks: Asks, ours: &mut Running, theirs: &mut Command) -> (Running, String) {
-        let theirs = match asks {
-            Asks::Theirs => {
-                ours.tell("accept here");
-                Running::start("theirs", theirs)
-            }
-            Asks::Ours => {
-                let mut theirs = Running::start("theirs", theirs);
-                theirs.wait_for("listening", PATIENCE);
-                ours.tell(&format!("connect {} there", End::Right.host()));
-                theirs
-            }
-        };
-        let connected = ours.wait_for("connected", PATIENCE).text;
-        (theirs, connected)
-    }
-}
-
-/// Tells ours to do something, and what it must say of it.
-fn does(ours: &mut Running, what: &str, says: &str) {
-    ours.tell(what);
-    let first = says.split(' ').next().expect("a word");
-    let said = ours.wait_for(&format!("{first} "), PATIENCE).text;
-    assert_eq!(said, says, "{what}");
-}
 
 /// Steps of the other side: messages 0 to 4 in all ways that there are, then those of ours; `reads` if it may read.
 fn script(reads: bool) -> Vec<&'static str> {
@@ -104,7 +28,7 @@ fn script(reads: bool) -> Vec<&'static str> {
 
 /// Everything once, in both directions. `theirs` are options of the other side.
 fn talk(asks: Asks, level: &str, their_level: &str, theirs: &[&str]) {
-    let network = Network::new();
+    let network = Talk::at(End::Left, PEER);
     let mut ours = network.ours(&["--level", level, "--receives", "12"]);
     let mut stranger = network.theirs(asks);
     stranger
@@ -211,7 +135,7 @@ fn errors_are_told_at_reliable_reception() {
             ("tell-error:3:0", "send 0 100", "transport error"),
             ("tell-error:0:1", "send 0 100", "transport error"),
         ] {
-            let network = Network::new();
+            let network = Talk::at(End::Left, PEER);
             let mut ours = network.ours(&["--level", "rr"]);
             let mut theirs = network.theirs(asks);
             theirs.args(["--level", "rr", "--mtu", MTU, "advertise"]);
@@ -235,7 +159,7 @@ fn errors_are_told_at_reliable_reception() {
             ("write:@:1:100", "expect-error:1:30", "RdmawProt"),
             ("write:0:@:100", "expect-error:1:30", "RdmawProt"),
         ] {
-            let network = Network::new();
+            let network = Talk::at(End::Left, PEER);
             let mut ours = network.ours(&["--level", "rr", "--receives", "0"]);
             let mut theirs = network.theirs(asks);
             theirs.args(["--level", "rr", "--mtu", MTU, "recv:1:16", step, error]);
