@@ -254,10 +254,9 @@ fn what_waits_for_room_in_tcp_goes_when_there_is_some() {
     }
 }
 
-/// What is complete arrives, though its sender leaves while TCP has no room for it.
-#[test]
-fn an_end_waits_behind_what_was_sent() {
-    let files = Files::new("behind");
+/// What is complete arrives, though its sender leaves while TCP has no room for it; or closes its NIC as well.
+fn an_end_behind_what_was_sent(closes: bool) {
+    let files = Files::new(if closes { "behind-close" } else { "behind" });
     let (client, relay, server) = Relay::between(&files, ReliabilityLevel::ReliableDelivery);
     relay.set_open(false);
     let mut posted = fill(&client, &server);
@@ -274,12 +273,28 @@ fn an_end_waits_behind_what_was_sent() {
     }
     assert!(0 < sent && sent < posted, "{sent} of {posted}");
     client.vi.disconnect().unwrap();
-    relay.set_open(true);
-    for message in 0..sent {
-        let arrived = server.recv().ok().unwrap();
-        assert!(arrived.first_bytes() == large(message), "{message}");
-    }
-    assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
+    thread::scope(|scope| {
+        if closes {
+            scope.spawn(|| drop(client));
+        }
+        relay.set_open(true);
+        for message in 0..sent {
+            let arrived = server.recv().ok().unwrap();
+            assert!(arrived.first_bytes() == large(message), "{message}");
+        }
+        assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
+    });
+}
+
+#[test]
+fn an_end_waits_behind_what_was_sent() {
+    an_end_behind_what_was_sent(false);
+}
+
+/// The NIC closes right behind, while TLS has some of it, and TCP.
+#[test]
+fn a_nic_that_closes_waits_for_what_was_sent() {
+    an_end_behind_what_was_sent(true);
 }
 
 #[test]

@@ -305,12 +305,11 @@ impl ViTcp {
             let Some(connection) = self.connection_mut(number) else {
                 continue;
             };
-            let _gone = write_control(connection);
             if connection.tx.unfinished.is_none() {
+                let _gone = write_control(connection);
                 connection.stream.part();
             }
-            if connection.stream.has_unheard() {
-                connection.stream.shut_down();
+            if connection.stream.has_unheard() || connection.stream.is_waiting() {
                 self.watch_again(number);
                 lingering.push(number);
             } else {
@@ -331,7 +330,7 @@ impl ViTcp {
         }
     }
 
-    /// Has the other end not heard all of a connection that is shut down? If it has, that is closed.
+    /// Has the other end not heard all of a connection that ends? If it has, that is closed.
     fn lingers(&mut self, number: u32) -> bool {
         let Some(connection) = self
             .connections
@@ -340,6 +339,7 @@ impl ViTcp {
         else {
             return false;
         };
+        connection.finished = connection.finished || connection.stream.cut();
         let over = loop {
             match connection.stream.drain(&mut self.buffer) {
                 Ok(0) => break true,
@@ -347,7 +347,7 @@ impl ViTcp {
                 Err(error) => break !super::is_for_later(&error),
             }
         };
-        let lingers = !over && connection.stream.has_unheard();
+        let lingers = !over && (!connection.finished || connection.stream.has_unheard());
         if !lingers {
             self.remove(number);
         }
