@@ -200,9 +200,9 @@ pub struct NicConfig {
     pub core: Option<usize>,
     /// `inline`: the NIC's thread takes over after so long without a call, microseconds.
     pub takeover_us: u64,
-    /// `inline`: sends that are posted one after the other go to a port on a wire in bursts of up to so many frames, or
-    /// with `vi-tcp` to TCP in calls of up to so many messages, 1 to 32; 1: each at once. What waits for others goes with the next call that does not post, or when the NIC's
-    /// thread takes over.
+    /// `inline`: sends that are posted one after the other go to a port on a wire in bursts of up to so many frames, with
+    /// `vi-tcp` to TCP in calls of up to so many messages, 1 to 32; 1: each at once. What waits for others goes with the
+    /// next call that does not post, or when the NIC's thread takes over.
     pub coalesce_frames: u32,
     /// Waiting calls and the NIC's thread spin for so long before they sleep, microseconds.
     pub spin_us: u64,

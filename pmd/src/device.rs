@@ -137,7 +137,7 @@ impl Device {
     }
 
     /// Do the threads of this process take turns, when they call? Those of a child that was forked
-    /// do not, whatever they call: the sockets and rings are its parent's. It cannot post there.
+    /// do not, whatever they call: the sockets and rings are its parent's, and what it posts is refused.
     #[inline]
     fn is_polled_here(&self) -> bool {
         self.inline && self.is_ours()

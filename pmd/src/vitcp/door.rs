@@ -197,10 +197,13 @@ impl ViTcp {
     /// Listens: from the first VI on [VI/TCP 4.3], or from when a consumer waits for a request, if
     /// that is sooner. False if it cannot be.
     pub(super) fn open_door(&mut self) -> bool {
+        let had_it = self.door.listening.is_some();
         if !self.door.is_open()
             && let Err(error) = self.find_role(PATIENCE)
         {
             log::error!("{}: cannot listen: {error}", self.own_end().address());
+            // Nobody would let in who comes there.
+            self.door.listening.take_if(|_| !had_it);
         }
         self.door.is_open()
     }
@@ -323,7 +326,8 @@ impl ViTcp {
         if core::mem::take(&mut self.door.paused)
             && let Err(error) = self.watch_door()
         {
-            log::error!("nobody is let in any more: {error}");
+            log::error!("nobody is let in: {error}");
+            self.pause_door(now_ns);
         }
         self.tell_keeper(now_ns);
     }
