@@ -8,7 +8,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::raw::{Pages, RawEnd};
-use common::tls::counter;
 use common::{End, PATIENCE, WAIT, connect, open_as, own_host, pattern};
 use pmd::config::TransportKind;
 use pmd::descriptor::status;
@@ -490,38 +489,4 @@ fn an_end_that_comes_with_the_last_message_is_seen_at_every_vi() {
     while !ends.iter().all(|(_, server)| lost(server)) {
         assert!(Instant::now() < deadline, "an end was not seen");
     }
-}
-
-/// A peer request waits for its match [VIPL 3.3.6], also where no program of that host is there yet.
-#[test]
-fn a_peer_may_come_later_than_who_waits_for_it() {
-    let [early, late] = [8, 9].map(|number| own_host().to_bits() ^ number << 17);
-    let nic = |host: u32| {
-        open_as(|config| {
-            config.transport = TransportKind::ViTcp;
-            config.host = Some(Ipv4Addr::from_bits(host).into());
-        })
-    };
-    let ask = |end: &End, peer: u32| {
-        let name = b"late";
-        let own = end.nic.local_address(name).unwrap();
-        let mut there = own;
-        there.host = vipl::HostAddress(Ipv4Addr::from_bits(peer).to_ipv6_mapped().octets());
-        end.vi.connect_peer(&own, &there, WAIT).unwrap();
-    };
-    let first = End::on(nic(early), |vi| vi);
-    ask(&first, late);
-    let begun = Instant::now();
-    while counter(&first.nic, "retries") < 3 {
-        assert!(begun.elapsed() < PATIENCE, "it is not tried again");
-        assert_eq!(first.vi.state().unwrap(), ViState::ConnectPending);
-    }
-    let second = End::on(nic(late), |vi| vi);
-    ask(&second, early);
-    for end in [&first, &second] {
-        end.vi.connect_peer_wait().unwrap();
-    }
-    second.vi.post_recv(second.room(8)).unwrap();
-    first.send(first.message(b"at last")).ok().unwrap();
-    assert_eq!(second.recv().ok().unwrap().first_bytes(), b"at last");
 }

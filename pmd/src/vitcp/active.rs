@@ -310,13 +310,10 @@ impl ViTcp {
         self.counters.count(Counter::ConnectingFailed);
         let own = self.settings.host;
         let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
-        // We listen here, or another program does for us: the port is changing hands. And a peer may come as late as
-        // the consumer waits, as may its host's first program.
-        let awaited = request.is_some_and(|request| {
-            request.remote.host == own || matches!(request.machine, Machine::Peer(_))
-        });
+        let here = request.is_some_and(|request| request.remote.host == own);
         let again = match error.kind() {
-            std::io::ErrorKind::ConnectionRefused => awaited,
+            // We listen here, or another program does for us: the port is changing hands.
+            std::io::ErrorKind::ConnectionRefused => here,
             // It was made, and closed before we looked.
             std::io::ErrorKind::ConnectionReset => true,
             _ => false,
