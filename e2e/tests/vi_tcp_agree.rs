@@ -1,6 +1,8 @@
 //! What a second implementation of VI/TCP's wire format (`programs/vitcp`) agrees on with ours when they are connected:
 //! flow control, the MTU, security information, and which of two requests that cross stands.
 
+use std::process::Command;
+
 use e2e::nics::End;
 use e2e::process::{PATIENCE, Running};
 use e2e::strangers::talk::{Asks, Talk, ULP_TIMEOUT, does};
@@ -225,6 +227,24 @@ fn of_requests_that_cross_that_of_the_higher_address_stands() {
     }
 }
 
+/// Theirs listens with a message for ours, which begins to meet it.
+fn begin_to_meet(network: &Talk, mut theirs: Command) -> (Running, Running) {
+    theirs.args(["--timeout", "30", "--mtu", MTU]);
+    let mut theirs = Running::start("theirs", theirs.args(["send:1000", "wait-close:30"]));
+    theirs.wait_for("listening", PATIENCE);
+    let mut ours = network.ours(&[]);
+    ours.tell(&format!("meet {} table", network.their_end().host()));
+    (ours, theirs)
+}
+
+/// That message comes, and both end.
+fn hears_and_leaves(mut ours: Running, theirs: Running) {
+    does(&mut ours, "take", "took 1000 bytes from 0");
+    ours.tell("end");
+    ours.succeed(PATIENCE);
+    theirs.succeed(PATIENCE);
+}
+
 /// A peer that does not answer is waited for only so long; then its own request is accepted, if it is the higher end.
 #[test]
 fn a_peer_that_asks_and_does_not_answer_is_accepted_in_time() {
@@ -232,25 +252,11 @@ fn a_peer_that_asks_and_does_not_answer_is_accepted_in_time() {
     let mut theirs = network.their("meet.py");
     theirs.args(["--host", End::Right.host(), "--other", End::Left.host()]);
     theirs.args(["--called", "table", "--calling", "stranger", "--silent"]);
-    theirs.args([
-        "--timeout",
-        "30",
-        "--mtu",
-        MTU,
-        "send:1000",
-        "wait-close:30",
-    ]);
-    let mut theirs = Running::start("theirs", &mut theirs);
-    theirs.wait_for("listening", PATIENCE);
-    let mut ours = network.ours(&[]);
-    ours.tell(&format!("meet {} table", End::Right.host()));
+    let (mut ours, mut theirs) = begin_to_meet(&network, theirs);
     let asks = theirs.wait_for("asks, too", PATIENCE).at;
     let took = ours.wait_for("connected mtu 65536 ", PATIENCE).at - asks;
     assert!(took >= ULP_TIMEOUT.mul_f32(0.9), "{took:?}");
-    does(&mut ours, "take", "took 1000 bytes from 0");
-    ours.tell("end");
-    ours.succeed(PATIENCE);
-    theirs.succeed(PATIENCE);
+    hears_and_leaves(ours, theirs);
 }
 
 /// Who is asked by a peer, and asks nobody, may accept as a server does.
@@ -266,22 +272,8 @@ fn a_server_accepts_a_peer() {
             "--disc",
             "table",
         ]);
-        theirs.args([
-            "--timeout",
-            "30",
-            "--mtu",
-            MTU,
-            "send:1000",
-            "wait-close:30",
-        ]);
-        let mut theirs = Running::start("theirs", &mut theirs);
-        theirs.wait_for("listening", PATIENCE);
-        let mut ours = network.ours(&[]);
-        ours.tell(&format!("meet {} table", network.their_end().host()));
+        let (mut ours, theirs) = begin_to_meet(&network, theirs);
         ours.wait_for("connected mtu 65536 ", PATIENCE);
-        does(&mut ours, "take", "took 1000 bytes from 0");
-        ours.tell("end");
-        ours.succeed(PATIENCE);
-        theirs.succeed(PATIENCE);
+        hears_and_leaves(ours, theirs);
     }
 }

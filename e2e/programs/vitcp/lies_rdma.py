@@ -1,6 +1,7 @@
 """Lies about RDMA [VI/TCP 3.2.1, 3.3 in the contents]."""
 
-import time
+import select
+import socket
 from dataclasses import replace
 
 import wire
@@ -118,6 +119,16 @@ def _read_too_many(liar):
     ))
 
 
+def _await_unread(sock, count, seconds):
+    """Wait until so many bytes are there, and read none of them."""
+    raw = getattr(sock, "raw", sock)
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
+    ready = select.select([raw], [], [], seconds)[0]
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
+    if not ready:
+        raise Failure("no answer waits to be read")
+
+
 @lie("read-unheard", "kept", ud=("closed",))
 def _read_unheard(liar):
     """As many RDMA Reads as may be, whose answers wait for their reader."""
@@ -130,7 +141,7 @@ def _read_unheard(liar):
         liar.say(liar.segment(Kind.READ_REQUEST, rdma=rdma))
     if liar.options.level == "ud":
         return
-    time.sleep(0.5)
+    _await_unread(session.sock, session.talk.mtu, liar.options.patience)
     for _ in range(count):
         answer = session.take_answer("a read response")
         if answer.payload != FILL * session.talk.mtu:

@@ -59,7 +59,8 @@ counters! {
     Breaks => "breaks",
     /// TCP connections that came in.
     Accepted => "tcp_accepted",
-    /// TCP connections that were closed at once for want of room.
+    /// TCP connections that were closed for want of room: the oldest for which nobody waited, or else
+    /// the one that came.
     DropIncomingFull => "drop_incoming_full",
     /// TCP connections on which no Connect Request came in time.
     DropSilentIncoming => "drop_silent_incoming",
