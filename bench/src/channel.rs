@@ -120,6 +120,32 @@ pub(crate) enum Message {
     Refused(String),
 }
 
+impl Message {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Hello { .. } => "Hello",
+            Self::Open { .. } => "Open",
+            Self::Round => "Round",
+            Self::Stop { .. } => "Stop",
+            Self::Close => "Close",
+            Self::Keep => "Keep",
+            Self::RawOpen => "RawOpen",
+            Self::RawRound(_) => "RawRound",
+            Self::RawStop => "RawStop",
+            Self::StreamRound(_) => "StreamRound",
+            Self::Admit(_) => "Admit",
+            Self::Admissions => "Admissions",
+            Self::Quit => "Quit",
+            Self::Ready => "Ready",
+            Self::Opened { .. } => "Opened",
+            Self::RawOpened(_) => "RawOpened",
+            Self::Finished(_) => "Finished",
+            Self::Admitted(_) => "Admitted",
+            Self::Refused(_) => "Refused",
+        }
+    }
+}
+
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
@@ -179,7 +205,7 @@ pub(crate) fn connect(
         }
         match endpoint.request(local, remote, vipl::Timeout::After(left)) {
             Ok(()) => return Ok(()),
-            Err(vipl::VipError::NoMatch | vipl::VipError::NotReachable) => {
+            Err(vipl::VipError::NoMatch) => {
                 wanted()?;
                 std::thread::yield_now();
             }
@@ -464,9 +490,10 @@ impl Channel {
     }
 }
 
-/// The error for a message that has no place where it came.
+/// The error for a message that is not expected in this state.
 pub(crate) fn out_of_place(message: &Message) -> Error {
-    Error::Peer(format!("said {message:?}, which has no place here"))
+    let name = message.name();
+    Error::Peer(format!("sent an unexpected message: {name}"))
 }
 
 #[cold]

@@ -141,9 +141,9 @@ pub struct Ends {
     /// Where buffers are.
     #[arg(long, value_enum, default_value_t)]
     pub memory: MemoryKind,
-    /// The cores of the measuring and the answering end.
-    #[arg(long, value_name = "A,B", value_parser = parse_cores)]
-    pub cores: Option<Cores>,
+    /// The cores of the measuring and the answering end; one of them if only that end is here.
+    #[arg(long, value_name = "A[,B]", value_parser = parse_core_choice)]
+    pub cores: Option<CoreChoice>,
     /// Answer another host until interrupted; what is measured is its choice.
     #[arg(long, conflicts_with_all = ["connect", "json"])]
     pub listen: bool,
@@ -185,6 +185,51 @@ pub struct Cores {
     pub near: usize,
     /// The core of the answering end.
     pub far: usize,
+}
+
+/// The cores of both ends, or of the one that is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoreChoice {
+    /// That of the end that is here.
+    One(usize),
+    /// Those of both.
+    Two(Cores),
+}
+
+impl CoreChoice {
+    /// The core of the measuring end, if that is here.
+    #[must_use]
+    pub fn near(self) -> usize {
+        match self {
+            Self::One(core) => core,
+            Self::Two(cores) => cores.near,
+        }
+    }
+
+    /// The core of the answering end, if that is here.
+    #[must_use]
+    pub fn far(self) -> usize {
+        match self {
+            Self::One(core) => core,
+            Self::Two(cores) => cores.far,
+        }
+    }
+}
+
+impl Ends {
+    /// The cores that were asked for where both ends are here.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for one core alone.
+    pub fn both_cores(&self) -> Result<Option<Cores>> {
+        match self.cores {
+            None => Ok(None),
+            Some(CoreChoice::Two(cores)) => Ok(Some(cores)),
+            Some(CoreChoice::One(core)) => Err(Error::Usage(format!(
+                "--cores {core}: both ends are here: name two cores, A,B"
+            ))),
+        }
+    }
 }
 
 impl Options {
@@ -268,6 +313,15 @@ fn parse_cores(text: &str) -> core::result::Result<Cores, String> {
         near: core(near)?,
         far: core(far)?,
     })
+}
+
+fn parse_core_choice(text: &str) -> core::result::Result<CoreChoice, String> {
+    if text.contains(',') {
+        return parse_cores(text).map(CoreChoice::Two);
+    }
+    let core = text.trim().parse();
+    core.map(CoreChoice::One)
+        .map_err(|_| format!("`{text}` is neither a core nor two with a comma"))
 }
 
 impl AnswerOptions {
@@ -365,7 +419,8 @@ mod tests {
         assert_eq!(options.size, [8, 4096, 1 << 20]);
         assert_eq!(options.round(), Duration::from_millis(500));
         assert_eq!(options.warmup, Duration::ZERO);
-        assert_eq!(options.ends.cores, Some(Cores { near: 0, far: 1 }));
+        let cores = CoreChoice::Two(Cores { near: 0, far: 1 });
+        assert_eq!(options.ends.cores, Some(cores));
         assert_eq!(options.messages, Some(10));
         assert!(options.no_control);
         let tests = options.tests(Benchmark::Rate).unwrap();
@@ -432,7 +487,7 @@ mod tests {
             "vibench latency --size 2048M",
             "vibench latency --seconds nan",
             "vibench latency --seconds -1",
-            "vibench latency --cores 1",
+            "vibench latency --cores one",
             "vibench latency --cores 0,x",
             "vibench rate --batch 0",
             "vibench rate --rounds 0",

@@ -210,8 +210,10 @@ impl RawEnd {
             || message_bytes > 2 * u64::from(MAX_SIZE_BYTES)
         {
             return Err(Error::Port(format!(
-                "{} frames of {shortest} to {longest} bytes cannot be sent: {fits:?} fit",
-                frames.count
+                "{} frames of {shortest} to {longest} bytes cannot be sent: {} to {} bytes fit",
+                frames.count,
+                fits.start(),
+                fits.end()
             )));
         }
         Ok(message_bytes as usize)

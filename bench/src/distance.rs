@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::cli::{Cores, DistanceOptions};
 use crate::error::{Error, Result};
 use crate::floor::{Line, Over, next, pass};
+use crate::output;
 use crate::process::pin;
 use crate::sync::AtomicBool;
 
@@ -19,8 +20,9 @@ const SLICE: u64 = 1000;
 pub(crate) fn run(options: &DistanceOptions) -> Result<()> {
     let Cores { near, far } = options.cores;
     let round_trip_ns = measure(options.cores, options.seconds)?;
-    println!("cores {near} and {far}: a cache line there and back in {round_trip_ns:.0} ns");
-    Ok(())
+    output::line(format_args!(
+        "cores {near} and {far}: a cache line there and back in {round_trip_ns:.0} ns"
+    ))
 }
 
 /// The median of short slices: the longest belong to whoever else wants a core.

@@ -6,17 +6,18 @@ use std::time::Duration;
 use pmd::config::NicConfig;
 
 use crate::channel::{Channel, Message, Purpose, out_of_place};
-use crate::cli::{self, Cores, Options};
+use crate::cli::{self, Cores, Ends, Options};
 use crate::control::near::{self, Near as Control};
 use crate::error::{Error, Result};
 use crate::floor::Floor;
 use crate::latency::Limit;
 use crate::nic::{self, Choice, Nic, Selection};
 use crate::open::{Near, Open};
+use crate::output;
 use crate::plan::{Benchmark, Level, Op, Test};
 use crate::process::{self, Partner, Stop};
 use crate::reach::Reach;
-use crate::report::{self, ControlResult, TestResult};
+use crate::report::{self, ControlResult, JsonFile, TestResult};
 use crate::server;
 use crate::tally::{PING_PONG, Tally, new_histogram};
 
@@ -37,8 +38,9 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
         ));
     }
     choice.config.shortcut |= options.shortcut;
+    let json = JsonFile::open(options.ends.json.as_deref())?;
     // Before this thread stays on one of them.
-    let cores = process::choose_cores(options.ends.cores, choice.process_core())?;
+    let cores = process::cores_of_run(&options.ends, &choice)?;
     if cores.is_some_and(|cores| cores.near == cores.far) && !choice.is_attached() {
         process::share_core();
     }
@@ -55,8 +57,9 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
     let floor = Floor::of_run(&options.ends, &choice, cores);
     let mut session = Session::connect(&nic, &choice, floor, options, &tag, stop)?;
     let (results, outcome) = session.measure_all(&tests);
-    if let Some(path) = &options.ends.json {
-        report::write_json(path, &results)?;
+    let outcome = outcome.and_then(|()| explain(&options.ends, cores, &results));
+    if let Some(json) = json {
+        json.write(&results)?;
     }
     if outcome.is_ok() {
         session.channel.quit()?;
@@ -70,6 +73,25 @@ pub(crate) fn run(benchmark: Benchmark, options: &Options) -> Result<()> {
         }
     }
     outcome
+}
+
+/// What stands below the table: the cores, and what was measured beside the messages.
+fn explain(ends: &Ends, cores: Option<Cores>, results: &[TestResult]) -> Result<()> {
+    output::line(format_args!("  cores: {}", process::describe(ends, cores)))?;
+    let controls = results.iter().filter_map(|result| result.control.as_ref());
+    let mut names: Vec<&str> = controls.map(|control| control.name.as_str()).collect();
+    names.dedup();
+    for name in &names {
+        output::line(format_args!(
+            "  control: {name}, without the stack, in rounds between ours"
+        ))?;
+    }
+    if names.is_empty() {
+        return Ok(());
+    }
+    output::line(format_args!(
+        "  ratio: ours divided by the control's; below 1 is better for latency, above 1 for rate and bandwidth"
+    ))
 }
 
 struct Session<'a> {
@@ -104,10 +126,10 @@ impl<'a> Session<'a> {
         let channel = reach.channel()?;
         let has_raw = near::exists_beside(&choice.config);
         if !has_raw && !choice.is_attached() && !options.no_control {
-            eprintln!(
-                "vibench: no control: DPDK's device {:?} has one port, which is the NIC's; `vibench port` measures it alone",
+            output::note(format_args!(
+                "no control: DPDK's device {:?} has one port, which is the NIC's; `vibench port` measures it alone",
                 choice.config.device
-            );
+            ));
         }
         Ok(Self {
             nic,
@@ -132,13 +154,16 @@ impl<'a> Session<'a> {
         if let Err(error) = self.open_idle() {
             return (results, Err(error));
         }
-        println!("{}", report::table_head());
+        if let Err(error) = output::line(format_args!("{}", report::table_head())) {
+            return (results, Err(error));
+        }
         for test in tests {
             let mut result = TestResult::new(test, self.way().to_owned());
             result.connections = self.options.active;
-            let outcome = self.measure(test, &mut result);
+            let mut outcome = self.measure(test, &mut result);
             if outcome.is_ok() || result.rounds > 0 {
-                println!("{}", report::table_row(&result));
+                let printed = output::line(format_args!("{}", report::table_row(&result)));
+                outcome = outcome.and(printed);
                 results.push(result);
             }
             if let Err(error) = outcome {
@@ -196,6 +221,7 @@ impl<'a> Session<'a> {
         }
         self.clear_progress();
         result.figures = ours.figures(test.size_bytes);
+        result.round_spread = ours.spread();
         result.turn_ns_per_message = report::median(&mut turn_ns);
         result.ratio = ours
             .typical_round()
@@ -203,6 +229,7 @@ impl<'a> Session<'a> {
             .map(|(ours, control)| ours / control);
         result.control = control_name.map(|name| ControlResult {
             name,
+            round_spread: control.spread(),
             figures: control.figures(test.size_bytes),
         });
         outcome?;
@@ -365,21 +392,23 @@ impl<'a> Session<'a> {
 
     fn show_progress(&self, test: &Test, round: u32) {
         if self.is_watched() {
-            eprint!(
-                "\r{} {} {} {} bytes: round {} of {} ",
-                test.benchmark,
-                test.op,
-                test.level,
-                test.size_bytes,
-                round + 1,
-                self.options.rounds
-            );
+            let Test {
+                benchmark,
+                op,
+                level,
+                size_bytes,
+                ..
+            } = test;
+            let (round, rounds) = (round + 1, self.options.rounds);
+            output::progress(format_args!(
+                "\r{benchmark} {op} {level} {size_bytes} bytes: round {round} of {rounds} "
+            ));
         }
     }
 
     fn clear_progress(&self) {
         if self.is_watched() {
-            eprint!("\r\x1b[K");
+            output::progress(format_args!("\r\x1b[K"));
         }
     }
 }

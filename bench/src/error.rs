@@ -29,6 +29,8 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The results could not be printed.
+    Output(std::io::Error),
     /// The connection is gone.
     Broken(String),
     /// What was measured is not what was asked for.
@@ -76,6 +78,7 @@ impl fmt::Display for Error {
             Self::Port(text) => write!(f, "the raw port: {text}"),
             Self::Usage(text) | Self::Goal(text) => f.write_str(text),
             Self::Io { what, source } => write!(f, "{what}: {source}"),
+            Self::Output(error) => write!(f, "standard output: {error}"),
             Self::Broken(text) => write!(f, "connection broken: {text}"),
         }
     }
@@ -84,7 +87,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Self::Io { source, .. } => Some(source),
+            Self::Io { source, .. } | Self::Output(source) => Some(source),
             Self::Call { error, .. } => Some(error),
             Self::Peer(_) | Self::Port(_) | Self::Usage(_) | Self::Broken(_) | Self::Goal(_) => {
                 None

@@ -15,6 +15,7 @@ use crate::cli::{Cores, Ends};
 use crate::error::{Error, Result};
 use crate::latency::{Limit, Pinged};
 use crate::nic::Choice;
+use crate::output;
 use crate::plan::Test;
 use crate::process::pin;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
@@ -111,9 +112,9 @@ impl Floor {
         let relay = choice.process_core()?;
         let cores = cores.filter(|_| ends.connect.is_none())?;
         if choice.process_spins() {
-            eprintln!(
-                "vibench: no control: the datapath process spins on core {relay}; with idle = \"hybrid\" it would leave it for that"
-            );
+            output::note(format_args!(
+                "no control: the datapath process spins on core {relay}; with idle = \"hybrid\" it would leave it for that"
+            ));
             return None;
         }
         Some(Self { ends: cores, relay })

@@ -23,6 +23,7 @@
 //! | `reach` | how the measuring end finds the answering one |
 //! | [`report`] | the table and the JSON file |
 //! | `patience` | how long one looks for something in vain |
+//! | `output` | what is printed |
 //! | `process` | the second process, cores, signals |
 //! | `sync` | the crate's one door to atomics |
 
@@ -42,6 +43,7 @@ mod driver;
 mod floor;
 mod latency;
 mod open;
+mod output;
 mod patience;
 mod process;
 mod reach;
@@ -54,8 +56,9 @@ mod tally;
 use std::process::ExitCode;
 
 pub use error::{Error, Result};
+pub use output::explain;
 
-/// Runs the program and says on standard error what went wrong, if anything did.
+/// Runs the program, and reports an error on standard error.
 ///
 /// A connection that broke on a port that loses frames is a result, not a
 /// failure: it stands in the table and in the JSON file.
@@ -69,11 +72,5 @@ pub fn run(cli: cli::Cli) -> ExitCode {
         cli::Command::Port { role } => port::run(&role),
         cli::Command::Answer(options) => server::answer_parent(&options),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("vibench: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    output::exit_code(outcome)
 }

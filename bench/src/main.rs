@@ -3,7 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use vibench::cli::Cli;
 
 fn main() -> ExitCode {
-    vibench::run(vibench::cli::Cli::parse())
+    match Cli::try_parse() {
+        Ok(cli) => vibench::run(cli),
+        Err(error) => vibench::explain(&error),
+    }
 }

@@ -19,6 +19,7 @@ use vipl::{
 use crate::cli::Ends;
 use crate::control::ETHERTYPE;
 use crate::error::{Error, Result};
+use crate::output;
 use crate::sync::{AtomicU64, Ordering};
 
 /// What carries messages where no port does.
@@ -265,7 +266,7 @@ fn take_note(error: &ErrorDescriptor, losses: &AtomicU64) {
         | ErrorCode::RdmawData
         | ErrorCode::RdmawAbort
         | ErrorCode::RdmaTransport => {}
-        code => eprintln!("vibench: the NIC reports {code:?}"),
+        code => output::note(format_args!("the NIC reports {code}")),
     }
 }
 
@@ -370,7 +371,7 @@ pub(crate) fn open_station(
 ) -> Result<Box<dyn Port>> {
     if is_vi_tcp(config) {
         return Err(Error::Port(format!(
-            "{:?} has none: transport = {VI_TCP:?}",
+            "NIC {}: transport = \"{VI_TCP}\" has none",
             config.name
         )));
     }
@@ -469,12 +470,12 @@ mod tests {
         let config = NicConfig {
             name: "VINIC0".into(),
             transport: TransportKind::ViTcp,
-            host: Some([127, 0, 0, 7].into()),
+            host: Some(std::net::Ipv4Addr::new(127, 0, 0, 7).into()),
             tcp_port: 18_427,
             ..NicConfig::default()
         };
         assert_eq!(port_name(&config), "vi-tcp");
-        assert_eq!(ip_of(config.host_address()), config.host.unwrap());
+        assert_eq!(ip_of(config.host_address()), config.own_host().ip());
         let refused = open_station(&config, raw_mac(true), ETHERTYPE).err();
         let refused = refused.unwrap().to_string();
         assert!(
@@ -482,7 +483,7 @@ mod tests {
             "{refused}"
         );
         let nic = Nic::open(&Choice::own(config.clone())).unwrap();
-        assert_eq!(nic.ip(), config.host.unwrap());
+        assert_eq!(nic.ip(), config.own_host().ip());
         let six = "2001:db8::1".parse::<Ipv6Addr>().unwrap();
         assert_eq!(ip_of(HostAddress(six.octets())), IpAddr::V6(six));
     }

@@ -34,7 +34,9 @@ use station::Station;
 
 use crate::error::Result;
 use crate::latency::Limit;
+use crate::output;
 use crate::process::{self, Stop};
+use crate::report::JsonFile;
 
 /// Runs one end.
 pub(crate) fn run(role: &Role) -> Result<()> {
@@ -43,18 +45,19 @@ pub(crate) fn run(role: &Role) -> Result<()> {
     if let Some(core) = options.core {
         process::pin(core)?;
     }
+    let json = JsonFile::open(options.json.as_deref())?;
     let mut station = Station::open(options)?;
-    println!(
+    output::line(format_args!(
         "{} {}: station {}",
         station.driver(),
         station.device(),
         cli::MacText(station.mac())
-    );
+    ))?;
     let mut report = measure(role, &mut station, &role.limit(stop))?;
     report.add_counters(&station.stats());
-    print!("{report}");
-    match &options.json {
-        Some(path) => crate::report::write_json(path, &[report]),
+    output::line(format_args!("{}", report.to_string().trim_end()))?;
+    match json {
+        Some(json) => json.write(&[report]),
         None => Ok(()),
     }
 }

@@ -10,7 +10,8 @@ use core_affinity::CoreId;
 
 use crate::cli::{AnswerOptions, Cores, Ends};
 use crate::error::{Error, Result};
-use crate::nic::Selection;
+use crate::nic::{Choice, Selection};
+use crate::output;
 use crate::sync::{AtomicBool, Ordering};
 
 /// How long the second process may take to start or to end, on a machine that does other things.
@@ -75,10 +76,13 @@ pub(crate) fn choose_cores(asked: Option<Cores>, taken: Option<usize>) -> Result
     match asked {
         Some(cores) if is_there(cores.near) && is_there(cores.far) => Ok(Some(cores)),
         Some(cores) => Err(Error::Usage(format!(
-            "cores {},{} are not both among those this process may use: {:?}",
+            "cores {},{} are not both among those this process may use: {}",
             cores.near,
             cores.far,
-            all.iter().map(|id| id.id).collect::<Vec<_>>()
+            all.iter()
+                .map(|id| id.id.to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
         ))),
         None => {
             let mut free = all.iter().filter(|id| Some(id.id) != taken);
@@ -94,6 +98,32 @@ pub(crate) fn choose_cores(asked: Option<Cores>, taken: Option<usize>) -> Result
                 _ => None,
             })
         }
+    }
+}
+
+/// The cores of a run whose ends are both here; none otherwise.
+pub(crate) fn cores_of_run(ends: &Ends, choice: &Choice) -> Result<Option<Cores>> {
+    match ends.connect {
+        Some(_) => Ok(None),
+        None => choose_cores(ends.both_cores()?, choice.process_core()),
+    }
+}
+
+/// Which cores a run uses, for its user.
+pub(crate) fn describe(ends: &Ends, cores: Option<Cores>) -> String {
+    match (&ends.connect, ends.cores, cores) {
+        (Some(host), Some(core), _) => {
+            format!(
+                "{} (measuring end); the remote end runs on {host}",
+                core.near()
+            )
+        }
+        (Some(host), None, _) => format!("not pinned; the remote end runs on {host}"),
+        (None, _, Some(cores)) => format!(
+            "{} (measuring end), {} (answering end)",
+            cores.near, cores.far
+        ),
+        (None, _, None) => "one for both ends".into(),
     }
 }
 
@@ -154,17 +184,15 @@ impl Partner {
     ) -> Result<Option<Self>> {
         if ends.connect.is_some() {
             if let Some(cores) = ends.cores {
-                pin(cores.near)?;
+                pin(cores.near())?;
             }
             return Ok(None);
         }
         match cores {
             Some(cores) => pin(cores.near)?,
-            None => {
-                eprintln!(
-                    "vibench: only one core: both ends take turns on it, the figures say little"
-                )
-            }
+            None => output::note(format_args!(
+                "only one core: both ends take turns on it, the figures say little"
+            )),
         }
         Self::start(&AnswerOptions {
             segment: selection.segment.clone(),
@@ -236,13 +264,14 @@ impl Drop for Partner {
 
 /// In the second process: tells the first one that it can connect, and ends
 /// this process as soon as the first one is gone.
-pub(crate) fn report_ready() {
-    println!("{READY}");
+pub(crate) fn report_ready() -> Result<()> {
+    output::line(format_args!("{READY}"))?;
     std::thread::spawn(|| {
         // The pipe carries nothing: any return of the read means that it closed.
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(1);
     });
+    Ok(())
 }
 
 #[cfg(test)]

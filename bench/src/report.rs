@@ -1,13 +1,18 @@
 //! The table and the JSON file.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::plan::{Benchmark, Level, Op, Test};
+
+/// Rounds that differ more than this are warned of.
+const MAX_SPREAD: f64 = 2.0;
 
 /// Times in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -69,6 +74,8 @@ pub struct Figures {
 pub struct ControlResult {
     /// What it is: the port and its frames, or TCP and its messages.
     pub name: String,
+    /// As [`TestResult::round_spread`].
+    pub round_spread: Option<f64>,
     /// Its figures.
     #[serde(flatten)]
     pub figures: Figures,
@@ -102,6 +109,8 @@ pub struct TestResult {
     pub lost: u64,
     /// Rounds that were measured.
     pub rounds: u32,
+    /// The largest p50 or rate of a round divided by the smallest.
+    pub round_spread: Option<f64>,
     /// Why the measurement ended early, if it did.
     pub ended_early: Option<String>,
     /// What a message costs in turns of the measuring end's NIC, which is also the other end's if a
@@ -129,6 +138,7 @@ impl TestResult {
             delivered: 0,
             lost: 0,
             rounds: 0,
+            round_spread: None,
             ended_early: None,
             turn_ns_per_message: None,
             control: None,
@@ -218,20 +228,68 @@ pub fn table_row(result: &TestResult) -> String {
             result.lost + result.delivered
         );
     }
+    let control = result.control.as_ref();
+    let control_spread = control.and_then(|control| control.round_spread);
+    for (whose, spread) in [
+        ("", result.round_spread),
+        (" of the control", control_spread),
+    ] {
+        if let Some(spread) = spread.filter(|&spread| spread > MAX_SPREAD) {
+            let _ = write!(
+                row,
+                "\n          warning: rounds{whose} differ {spread:.1}-fold: other programs took the cores, or the machine \
+                 changed its speed; measure again"
+            );
+        }
+    }
     if let Some(reason) = &result.ended_early {
         let _ = write!(row, "\n          ended early: {reason}");
     }
     row
 }
 
-/// Writes all results to a file as one array of objects.
-///
-/// # Errors
-/// [`Error::Io`] when the file cannot be written.
-pub fn write_json<T: Serialize>(path: &Path, results: &[T]) -> Result<()> {
-    let text = serde_json::to_string_pretty(results)
-        .map_err(|error| Error::io("results as JSON", error.into()))?;
-    std::fs::write(path, text + "\n").map_err(|error| Error::io(path.display().to_string(), error))
+/// The file of the results, opened before anything is measured. What is in it stays until they are written.
+#[derive(Debug)]
+pub struct JsonFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl JsonFile {
+    /// Opens the file, if there is to be one.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when it cannot be written.
+    pub fn open(path: Option<&Path>) -> Result<Option<Self>> {
+        let Some(path) = path else {
+            return Ok(None);
+        };
+        let mut options = File::options();
+        let file = options.write(true).create(true).truncate(false).open(path);
+        Ok(Some(Self {
+            file: file.map_err(|error| Error::io(path.display().to_string(), error))?,
+            path: path.to_owned(),
+        }))
+    }
+
+    /// Writes all results as one array of objects.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the file cannot be written.
+    pub fn write<T: Serialize>(mut self, results: &[T]) -> Result<()> {
+        let text = serde_json::to_string_pretty(results)
+            .map_err(|error| Error::io("results as JSON", error.into()))?;
+        self.replace(&text)
+            .map_err(|error| Error::io(self.path.display().to_string(), error))
+    }
+
+    fn replace(&mut self, text: &str) -> io::Result<()> {
+        // A pipe or device has no length.
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        writeln!(self.file, "{text}")
+    }
 }
 
 pub(crate) fn nanoseconds(value: f64) -> String {
@@ -271,6 +329,7 @@ mod tests {
         result.figures.bytes_per_s = 17.6e6;
         result.control = Some(ControlResult {
             name: "shm, 84-byte frames".into(),
+            round_spread: None,
             figures: Figures {
                 half_round_trip_ns: Percentiles::half_of(&histogram([720])),
                 messages_per_s: 2.7e6,
@@ -344,7 +403,9 @@ mod tests {
     #[test]
     fn the_file_is_an_array() {
         let path = std::env::temp_dir().join(format!("vibench-report-{}.json", std::process::id()));
-        write_json(&path, &[sample(), sample()]).unwrap();
+        std::fs::write(&path, "x".repeat(100_000)).unwrap();
+        let file = JsonFile::open(Some(&path)).unwrap().unwrap();
+        file.write(&[sample(), sample()]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let value: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -366,9 +427,13 @@ mod tests {
         result.lost = 3;
         result.delivered = 7;
         result.ended_early = Some("connection lost".into());
+        result.round_spread = Some(2.0);
+        assert!(!table_row(&result).contains("warning"));
+        result.round_spread = Some(2.74);
         let row = table_row(&result);
         assert!(row.contains("lost 3 of 10 messages"), "{row}");
         assert!(row.contains("ended early: connection lost"), "{row}");
+        assert!(row.contains("warning: rounds differ 2.7-fold"), "{row}");
     }
 
     #[test]

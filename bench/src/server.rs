@@ -14,6 +14,7 @@ use crate::endpoint::{Endpoint, RemoteMemory};
 use crate::error::{Error, Result};
 use crate::nic::{Choice, Nic, Selection};
 use crate::open::{Far, Open};
+use crate::output;
 use crate::plan::Test;
 use crate::process::{self, Stop};
 
@@ -45,7 +46,7 @@ pub(crate) fn answer_parent(options: &AnswerOptions) -> Result<()> {
     .load()?;
     let nic = Nic::open(&config)?;
     let config = config.config;
-    process::report_ready();
+    process::report_ready()?;
     Answerer::new(&nic, &config, &options.tag, &stop).serve_one()
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn answer_here(
 /// Answers other hosts, one after the other, until interrupted.
 pub(crate) fn listen(ends: &Ends, stop: &Stop) -> Result<()> {
     if let Some(cores) = ends.cores {
-        process::pin(cores.far)?;
+        process::pin(cores.far())?;
     }
     let config = Selection {
         config: ends.config.clone(),
@@ -84,12 +85,12 @@ pub(crate) fn listen(ends: &Ends, stop: &Stop) -> Result<()> {
     .load()?;
     let nic = Nic::open(&config)?;
     let config = config.config;
-    println!("vibench: listening; end with Ctrl-C");
+    output::line(format_args!("vibench: listening; end with Ctrl-C"))?;
     while !stop.is_asked() {
         match Answerer::new(&nic, &config, PUBLIC_TAG, stop).serve_one() {
             Ok(()) => {}
             Err(_) if stop.is_asked() => {}
-            Err(error) => eprintln!("vibench: {error}"),
+            Err(error) => output::note(format_args!("{error}")),
         }
     }
     Ok(())

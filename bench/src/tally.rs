@@ -71,6 +71,13 @@ impl Tally {
         }
     }
 
+    /// The largest round divided by the smallest; `None` of fewer than two.
+    pub(crate) fn spread(&self) -> Option<f64> {
+        let largest = self.of_rounds.iter().copied().max_by(f64::total_cmp)?;
+        let smallest = self.of_rounds.iter().copied().min_by(f64::total_cmp)?;
+        (self.of_rounds.len() > 1).then_some(largest / smallest)
+    }
+
     /// The median round: p50 of the half round trip, or messages in a second.
     pub(crate) fn typical_round(&mut self) -> Option<f64> {
         report::median(&mut self.of_rounds)
@@ -102,6 +109,7 @@ mod tests {
         assert_eq!(figures.bytes_per_s, 19_200_000.0);
         assert!(figures.half_round_trip_ns.is_none());
         assert_eq!(tally.typical_round(), Some(300_000.0));
+        assert_eq!(tally.spread(), Some(9.0));
     }
 
     #[test]

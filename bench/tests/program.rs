@@ -44,6 +44,14 @@ fn measure_on(port: &str, name: &str, arguments: &[&str]) -> Vec<Value> {
         assert!(result["messages_per_s"].as_f64().unwrap() > 0.0, "{result}");
         assert!(result["ratio"].as_f64().unwrap() > 0.0, "{result}");
     }
+    // What explains it: the cores, and what was measured beside it.
+    let explained = |begin: &str| {
+        table
+            .lines()
+            .any(|line| line.trim_start().starts_with(begin))
+    };
+    assert!(explained("cores: "), "{table}");
+    assert!(explained("control: ") && explained("ratio: "), "{table}");
     // What was lost at Unreliable Delivery stands below its row, further in.
     let rows = table.lines().filter(|line| !line.starts_with(' '));
     assert_eq!(rows.count(), 2 + results.len(), "{table}");
@@ -529,20 +537,40 @@ fn an_interrupt_ends_both_ends_and_keeps_what_was_measured() {
 }
 
 #[test]
-fn mistakes_are_told_and_fail() {
-    for (arguments, said) in [
-        (
-            &["rate", "--config", "no-such-file.toml"][..],
-            "no-such-file.toml",
-        ),
-        (&["rate", "--batch", "64", "--window", "32"], "batch"),
-        (&["latency", "--op", "write", "--size", "0"], "0 bytes"),
-        (&["latency", "--cores", "0,99999"], "99999"),
-        (&["latency", "--connect", "there"], "--config"),
-    ] {
-        let output = vibench(arguments);
-        let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success(), "{arguments:?}");
-        assert!(text.contains(said), "{arguments:?}: {text}");
+fn cores_are_named_and_one_is_enough_for_one_end() {
+    let output = vibench(&[
+        "latency",
+        "--seconds",
+        "0.1",
+        "--no-control",
+        "--cores",
+        "1,0",
+    ]);
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let cores = "  cores: 1 (measuring end), 0 (answering end)";
+    assert!(table.lines().any(|line| line == cores), "{table}");
+    assert!(
+        !table.contains("ratio: "),
+        "there is nothing beside it: {table}"
+    );
+    let hosts = ["127.0.0.6", "127.0.0.7"];
+    let [near, far] = hosts.map(|host| vi_tcp(host, host));
+    let listener = Listener::start(&far);
+    let ends = ["--connect", hosts[1], "--config", near.to_str().unwrap()];
+    let words = [
+        "latency",
+        "--seconds",
+        "0.1",
+        "--no-control",
+        "--cores",
+        "1",
+    ];
+    let output = vibench(&[&words[..], &ends].concat());
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let cores = "  cores: 1 (measuring end); the remote end runs on 127.0.0.7";
+    assert!(table.lines().any(|line| line == cores), "{table}");
+    listener.end();
+    for config in [near, far] {
+        std::fs::remove_file(config).unwrap();
     }
 }

@@ -15,9 +15,9 @@ const LOOKS: u32 = 10;
 /// Between two looks the process gets on.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
-/// What a process has of the system beyond its conversations with programs that live. A program attached to one NIC
-/// has two sockets for its bell and the conversation that it lives by, and one for each of its calls; the process has
-/// their other ends, and a thread for each conversation.
+/// What a process has of the system beyond its connections with programs that live. A program attached to one NIC
+/// has a socket for the connection that it lives by, and one for each of its calls; the process has their other ends, a
+/// thread for each, and for each program an epoll set by which the program wakes a poll thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Own {
     /// Open descriptors.
@@ -38,12 +38,11 @@ impl Own {
     pub fn of(process: &DatapathProcess, attached: &[&Running]) -> Self {
         let usage = |id| Usage::of(id).expect("a process that lives");
         let ends: usize = attached.iter().map(|one| usage(one.id()).sockets).sum();
-        let conversations = ends.saturating_sub(attached.len());
         let all = usage(process.id());
         Self {
-            descriptors: all.descriptors.saturating_sub(ends),
+            descriptors: all.descriptors.saturating_sub(ends + attached.len()),
             sockets: all.sockets.saturating_sub(ends),
-            threads: all.threads.saturating_sub(conversations),
+            threads: all.threads.saturating_sub(ends),
             shared_mappings: all.shared_mappings,
         }
     }

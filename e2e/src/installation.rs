@@ -103,9 +103,22 @@ impl Installation {
     /// # Panics
     /// If it does not build.
     pub fn old_program(&self, name: &str, sources: &[&str]) -> PathBuf {
+        self.compile("c89", "vipl/capi/tests/old_programs", name, sources)
+    }
+
+    /// Builds the C program of one source file in a directory of the workspace.
+    ///
+    /// # Panics
+    /// If it does not build.
+    pub fn test_program(&self, directory: &str, name: &str) -> PathBuf {
+        let source = format!("{name}.c");
+        self.compile("gnu11", directory, name, &[&source])
+    }
+
+    fn compile(&self, standard: &str, directory: &str, name: &str, sources: &[&str]) -> PathBuf {
         let program = self.scratch.file(name);
         let script = format!(
-            "cc -std=c89 -Wall -Wextra -pedantic -Werror -O1 -g -pthread {} -o {} \
+            "cc -std={standard} -Wall -Wextra -pedantic -Werror -O1 -g -pthread {} -o {} \
              $(pkg-config --cflags --libs vipl) -Wl,-rpath,$(pkg-config --variable=libdir vipl)",
             sources.join(" "),
             program.display(),
@@ -113,7 +126,7 @@ impl Installation {
         succeed(
             Command::new("sh")
                 .args(["-e", "-c", &script])
-                .current_dir(workspace().join("vipl/capi/tests/old_programs"))
+                .current_dir(workspace().join(directory))
                 .env("PKG_CONFIG_PATH", self.prefix().join("lib/pkgconfig")),
         );
         program

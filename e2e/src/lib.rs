@@ -13,6 +13,7 @@
 //! | [`linux_peer`] | a Linux kernel as a Fibre Channel port on such a segment |
 //! | [`own_port`] | a port of ours, which tells what it sees |
 //! | [`datapath`] | a datapath process |
+//! | [`confined`] | one whose poll threads may make the listed system calls only |
 //! | [`delays`] | how long news took |
 //! | [`holdings`] | what a datapath process has, of the system and of its applications |
 //! | [`metrics`] | what a datapath process tells a Prometheus server |
@@ -39,6 +40,7 @@
 pub mod bulk;
 pub mod capture;
 pub mod certificates;
+pub mod confined;
 pub mod datapath;
 pub mod delays;
 pub mod echo;
@@ -53,6 +55,7 @@ pub mod nics;
 pub mod own_port;
 pub mod port_frames;
 pub mod ports;
+pub mod preload;
 pub mod process;
 pub mod report;
 pub mod scratch;

@@ -116,6 +116,14 @@ impl Port {
         self.join == Join::OneProcess
     }
 
+    /// As `port` of a NIC names it.
+    pub fn kind(&self) -> &'static str {
+        match self.driver {
+            None => "af_xdp",
+            Some(_) => "dpdk",
+        }
+    }
+
     /// Is it our own port whose program the interface's driver runs?
     pub fn is_native(&self) -> bool {
         self.driver.is_none()
@@ -185,8 +193,9 @@ impl Ground {
     /// The keys of a NIC that say which port it has.
     fn keys(&self, end: End, lane: usize) -> String {
         let interface = end.lane_interface(lane);
+        let kind = self.port.kind();
         let Some(driver) = self.port.driver else {
-            return format!("port = \"af_xdp\"\ninterface = {interface:?}\n");
+            return format!("port = {kind:?}\ninterface = {interface:?}\n");
         };
         let keys = self.port.keys;
         let device = match self.port.join {
@@ -204,7 +213,7 @@ impl Ground {
             true => "huge_pages = true\nmemory_mb = 0",
             false => "huge_pages = false\nmemory_mb = 512",
         };
-        format!("port = \"dpdk\"\ndevice = {device:?}\n{memory}\n")
+        format!("port = {kind:?}\ndevice = {device:?}\n{memory}\n")
     }
 
     /// A program where the interfaces of an end are.

@@ -143,7 +143,7 @@ impl Ended {
     }
 }
 
-/// A running program; killed when it is dropped.
+/// A running program; killed when it is dropped. When that is because its test fails, its words are printed.
 pub struct Running {
     name: String,
     child: Child,
@@ -160,16 +160,30 @@ impl Running {
     /// # Panics
     /// If it cannot be started.
     pub fn start(name: &str, command: &mut Command) -> Self {
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        Self::start_with(name, command, Stdio::piped(), Stdio::piped())
+    }
+
+    /// The same with other outputs; one of them is [`Stdio::piped`], and read.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn start_with(
+        name: &str,
+        command: &mut Command,
+        stdout: impl Into<Stdio>,
+        stderr: impl Into<Stdio>,
+    ) -> Self {
+        command.stdin(Stdio::piped()).stdout(stdout).stderr(stderr);
         let mut child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
         let (sender, lines) = mpsc::channel();
-        read_lines(child.stdout.take().expect("piped"), sender.clone());
-        read_lines(child.stderr.take().expect("piped"), sender);
+        if let Some(stdout) = child.stdout.take() {
+            read_lines(stdout, sender.clone());
+        }
+        if let Some(stderr) = child.stderr.take() {
+            read_lines(stderr, sender);
+        }
         Self {
             name: name.to_owned(),
             input: child.stdin.take(),
@@ -344,6 +358,9 @@ impl Drop for Running {
         // Both fail only when the process has ended, which is what they are for.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("{} had said:\n{}", self.name, self.text());
+        }
     }
 }
 

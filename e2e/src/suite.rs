@@ -53,6 +53,19 @@ pub struct Settings<'a> {
     pub far: &'a str,
     /// Does the usual NIC send again what its wire loses?
     pub recovers: bool,
+    /// How the network of the usual NIC answers for a host that does not exist.
+    pub unknown_host: UnknownHost,
+}
+
+/// How a network answers for a host that does not exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownHost {
+    /// The configuration names all hosts.
+    Unreachable,
+    /// There is no answer.
+    Silent,
+    /// The connection is refused.
+    Refuses,
 }
 
 /// Runs every program of a phase, which `run` makes a command; gives the number of tests.
@@ -79,6 +92,15 @@ pub fn conforms(
             .env("VIPL_TEST_PEER", settings.far);
         if settings.recovers {
             command.env("VIPL_TEST_RECOVERY", "1");
+        }
+        match settings.unknown_host {
+            UnknownHost::Unreachable => {}
+            UnknownHost::Silent => {
+                command.env("VIPL_TEST_UNKNOWN_HOST", "silent");
+            }
+            UnknownHost::Refuses => {
+                command.env("VIPL_TEST_UNKNOWN_HOST", "refuses");
+            }
         }
         let ended = Running::start(name, &mut command).finish(PATIENCE);
         let lines = |start: &str| ended.text.lines().filter(|l| l.starts_with(start)).count();

@@ -4,13 +4,14 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use e2e::confined::Confinement;
 use e2e::datapath::{DatapathProcess, here, polling_core};
 use e2e::holdings::Holdings;
 use e2e::installation::Installation;
 use e2e::nics::NicText;
 use e2e::process::{Running, program};
 use e2e::scratch::Scratch;
-use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
+use e2e::suite::{DAMAGED, LOSSY, Settings, UnknownHost, conforms, fragile};
 
 /// Longer than any program of the suite takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,23 +40,29 @@ fn suite_nics(usual: NicText, segments: &Path) -> NicText {
         )
 }
 
-/// Every program of a phase, its two processes attached to one datapath process, which has the usual NIC of `usual`.
-fn conforms_attached(phase: &str, usual: impl Fn(&Path) -> NicText) {
+/// Every program of a phase, its two processes attached to one datapath process, which has the usual NIC of `usual`, of
+/// this kind. Its poll threads make only the listed system calls.
+fn conforms_attached(phase: &str, kind: &str, usual: impl Fn(&Path) -> NicText) {
     let installation = Installation::new();
     let segments = Scratch::in_memory("attached");
     let files = Scratch::new("attached");
     let nics = suite_nics(usual(segments.path()), segments.path());
-    let process = DatapathProcess::start(&files, "", &nics, here);
+    let confinement = Confinement::of(&["shm", kind]);
+    let confined = |program: &Path| confinement.confine(here(program));
+    let process = DatapathProcess::start(&files, "", &nics, confined);
     let settings = Settings {
         config: process.config(),
         files: files.path(),
         segments: segments.path(),
         far: "env",
         recovers: false,
+        unknown_host: match kind {
+            "vi-tcp" => UnknownHost::Refuses,
+            _ => UnknownHost::Unreachable,
+        },
     };
     let tests = conforms(&installation, phase, &settings, |path| program(path));
-    let ended = process.stop();
-    assert!(ended.status.success(), "{}", ended.text);
+    confinement.judge(&process.stop());
     println!("\nnote: {phase}: {tests} tests through a datapath process");
 }
 
@@ -71,32 +78,46 @@ fn vi_tcp(_: &Path) -> NicText {
 
 #[test]
 fn early_adopter() {
-    conforms_attached("early_adopter", shm);
+    conforms_attached("early_adopter", "shm", shm);
 }
 
 #[test]
 fn functional() {
-    conforms_attached("functional", shm);
+    conforms_attached("functional", "shm", shm);
 }
 
 #[test]
 fn full() {
-    conforms_attached("full", shm);
+    conforms_attached("full", "shm", shm);
 }
 
 #[test]
 fn early_adopter_over_vi_tcp() {
-    conforms_attached("early_adopter", vi_tcp);
+    conforms_attached("early_adopter", "vi-tcp", vi_tcp);
 }
 
 #[test]
 fn functional_over_vi_tcp() {
-    conforms_attached("functional", vi_tcp);
+    conforms_attached("functional", "vi-tcp", vi_tcp);
 }
 
 #[test]
 fn full_over_vi_tcp() {
-    conforms_attached("full", vi_tcp);
+    conforms_attached("full", "vi-tcp", vi_tcp);
+}
+
+#[test]
+fn attached_program_gives_no_descriptor_the_number_of_a_closed_standard_stream() {
+    let installation = Installation::new();
+    let segments = Scratch::in_memory("streams");
+    let files = Scratch::new("streams");
+    let nic = NicText::shm(segments.path()).steady();
+    let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, here);
+    let mut command = program(installation.test_program("vipl/capi/tests/c", "standard_streams"));
+    command.env("VIADUCT_CONFIG", process.config());
+    let said = Running::start("standard_streams", &mut command).succeed(PATIENCE);
+    assert!(said.ends_with(" passed, 0 failed\n"), "{said}");
+    assert!(process.stop().status.success());
 }
 
 /// Whoever is told that it is ready can rely on all of its threads: one that could not be started would have been told.

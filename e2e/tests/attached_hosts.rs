@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use e2e::capture::{Occurrence, read_file_with};
+use e2e::confined::Confinement;
 use e2e::datapath::DatapathProcess;
 use e2e::holdings::Holdings;
 use e2e::installation::{Installation, built};
@@ -18,9 +19,11 @@ use serde_json::Value;
 const STRESS: &str = env!("CARGO_BIN_EXE_vi-stress");
 /// How long the pair runs that writes and reads.
 const STRESS_SECONDS: &str = "8";
-/// Programs of a host that run as long as it is looked at: two of the mesh, and `vibench`.
+/// Programs of a host that run until the test ends them. The others end when they are done, at any time.
+const STEADY_COMMANDS: [&str; 2] = ["mesh", "vibench"];
+/// How many of them there are: two of the mesh, and `vibench`.
 const STEADY_PROGRAMS: usize = 3;
-/// Their VIs.
+/// Their VIs that stay connected: three of each of the mesh, and the one over which both `vibench` agree on what to do.
 const STEADY_VIS: usize = 7;
 /// Longer than any look: the test itself ends `vibench`.
 const BENCH_SECONDS: &str = "3600";
@@ -40,11 +43,11 @@ struct Host {
 }
 
 impl Host {
-    fn new(wire: &Wire, end: End, nic: &NicText) -> Self {
+    fn new(wire: &Wire, end: End, nic: &NicText, confinement: &Confinement) -> Self {
         let files = Scratch::new(end.interface());
         // For the metrics, which are told inside the host only.
         wire.end(end).ip("link set lo up");
-        let run = |program: &Path| wire.end(end).program(program);
+        let run = |program: &Path| confinement.confine(wire.end(end).program(program));
         let process = format!("idle = \"hybrid\"\nmetrics = {:?}", metrics::ADDRESS);
         let process = DatapathProcess::start(&files, &process, nic, run);
         Self {
@@ -114,7 +117,7 @@ impl Host {
         }
     }
 
-    /// Waits until the programs that stay are connected.
+    /// Waits until the steady programs are connected.
     fn await_steady(&self, wire: &Wire) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -166,17 +169,27 @@ impl Host {
     }
 }
 
-/// Applications that have some of this.
-fn owners(stat: &Value, what: &str) -> usize {
+/// The steady programs among the applications.
+fn steady(stat: &Value) -> impl Iterator<Item = &Value> {
     let applications = stat["applications"].as_array().expect("a list");
-    let has = |one: &&Value| one[what].as_u64() > Some(0);
-    applications.iter().filter(has).count()
+    let is_steady = |command: &str| STEADY_COMMANDS.contains(&command);
+    applications
+        .iter()
+        .filter(move |one| one["command"].as_str().is_some_and(is_steady))
 }
 
-/// VIs that are connected.
+/// Steady programs that have some of this.
+fn owners(stat: &Value, what: &str) -> usize {
+    steady(stat)
+        .filter(|one| one[what].as_u64() > Some(0))
+        .count()
+}
+
+/// VIs of steady programs that are connected.
 fn connected(stat: &Value) -> usize {
+    let pids: Vec<&Value> = steady(stat).map(|one| &one["pid"]).collect();
     let vis = stat["vis"].as_array().expect("a list");
-    let is_it = |vi: &&Value| vi["state"] == "Connected";
+    let is_it = |vi: &&Value| vi["state"] == "Connected" && pids.contains(&&vi["application"]);
     vis.iter().filter(is_it).count()
 }
 
@@ -265,11 +278,13 @@ impl Programs {
     }
 }
 
-/// The programs of [`Programs`] on two hosts whose processes serve these NICs.
+/// The programs of [`Programs`] on two hosts whose processes serve these NICs, the poll threads of which make only the
+/// listed system calls.
 fn six_on_each(left: &NicText, right: &NicText) {
     let wire = Wire::new(MTU_BYTES);
     let hosts = [(End::Left, left), (End::Right, right)];
-    let [left, right] = hosts.map(|(end, nic)| Host::new(&wire, end, nic));
+    let confinement = Confinement::of(&["af_packet"]);
+    let [left, right] = hosts.map(|(end, nic)| Host::new(&wire, end, nic, &confinement));
     let programs = Programs::start(&wire, [&left, &right]);
     for host in [&left, &right] {
         host.await_steady(&wire);
@@ -283,8 +298,7 @@ fn six_on_each(left: &NicText, right: &NicText) {
             after["nics"][0]["tx_frames"].as_u64() > Some(1000),
             "{after}"
         );
-        let ended = host.process.stop();
-        assert!(ended.status.success(), "{}", ended.text);
+        confinement.judge(&host.process.stop());
     }
 }
 

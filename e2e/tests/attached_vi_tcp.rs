@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use e2e::bulk::Bulk;
+use e2e::confined::Confinement;
 use e2e::datapath::DatapathProcess;
 use e2e::delays::Delays;
 use e2e::holdings::Holdings;
@@ -17,7 +18,7 @@ use e2e::wire::Wire;
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 /// The kernel of a program or process that is killed says so; the rest is for a machine that takes the cores away.
-const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+const KNOWN_WITHIN: Duration = Duration::from_secs(20);
 /// Deaths of each kind.
 const DEATHS: usize = 3;
 
@@ -29,6 +30,8 @@ const SOCKETS: usize = 3;
 struct Scene {
     wire: Wire,
     files: Scratch,
+    /// Its poll threads make only the listed system calls.
+    confinement: Confinement,
     /// Dead at times.
     process: Option<DatapathProcess>,
 }
@@ -43,6 +46,7 @@ impl Scene {
         let mut scene = Self {
             wire,
             files,
+            confinement: Confinement::of(&["vi-tcp"]),
             process: None,
         };
         scene.start();
@@ -50,7 +54,7 @@ impl Scene {
     }
 
     fn start(&mut self) {
-        let run = |program: &Path| self.wire.left.program(program);
+        let run = |program: &Path| self.confinement.confine(self.wire.left.program(program));
         self.process = Some(DatapathProcess::start_from(&self.config(), run));
     }
 
@@ -68,8 +72,8 @@ impl Scene {
 
     /// Ends the process in order.
     fn stop(self) {
-        let ended = self.process.expect("a process that lives").stop();
-        assert!(ended.status.success(), "{}", ended.text);
+        let process = self.process.expect("a process that lives");
+        self.confinement.judge(&process.stop());
     }
 
     /// `vi-peer`, attached to the process.
@@ -252,6 +256,28 @@ fn attached_programs_die() {
     }
     scene.stop();
     println!("\nnote: SIGKILL of attached programs over VI/TCP: known after {known}");
+}
+
+/// The program that accepts for all at the port of the host dies: the process accepts in its place.
+#[test]
+fn process_accepts_where_a_program_died() {
+    let scene = Scene::new();
+    let beside = serve(scene.alone(End::Left), "beside");
+    let mut attached = serve(scene.attached(), "attached");
+    let mut before = ping(scene.alone(End::Right), End::Left, "attached", "before");
+    goes_on(&mut before);
+    beside.kill();
+    let mut after = ping(scene.alone(End::Right), End::Left, "attached", "after");
+    goes_on(&mut after);
+    goes_on(&mut before);
+    for client in [before, after] {
+        end_well(client);
+    }
+    for name in ["before", "after"] {
+        attached.wait_for(&format!("left {name}"), PATIENCE);
+    }
+    attached.succeed(PATIENCE);
+    scene.stop();
 }
 
 /// The process dies: its programs learn of it, and so do the peers of these; another process takes its place.

@@ -1,7 +1,5 @@
 //! vibench between two hosts.
 
-use std::time::Duration;
-
 use e2e::installation::vibench;
 use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running};
@@ -68,7 +66,7 @@ impl TwoHosts {
     fn finish(mut self) {
         let listener = self.listener.take().expect("a listener");
         listener.signal("INT");
-        let said = listener.succeed(Duration::from_secs(10));
+        let said = listener.succeed(PATIENCE);
         assert!(!said.contains("panicked"), "{said}");
     }
 }

@@ -6,7 +6,7 @@ use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::process::program;
 use e2e::scratch::Scratch;
-use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
+use e2e::suite::{DAMAGED, LOSSY, Settings, UnknownHost, conforms, fragile};
 use e2e::wire::Wire;
 
 /// The NICs that the suite wants (vipl/capi/tests/common): one as usual, one that has little of everything,
@@ -79,6 +79,7 @@ fn between_two_hosts(phase: &str) {
         segments: hosts.segments.path(),
         far: &far,
         recovers: true,
+        unknown_host: UnknownHost::Unreachable,
     };
     let run = |path: &Path| wire.left.program(path);
     let tests = conforms(&installation, phase, &settings, run);

@@ -7,6 +7,7 @@ use e2e::capture::{Capture, Frame, judge};
 use e2e::echo::{FCOE_OVERHEAD_BYTES, echo, frames_of_sends};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
+use e2e::preload;
 use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -171,4 +172,20 @@ fn the_server_does_not_see_a_client_of_another_user() {
     assert!(ended.text.contains("VIP_NO_MATCH"), "{}", ended.text);
     server.signal("TERM");
     server.succeed(PATIENCE);
+}
+
+/// Both poll threads may be pinned to one core: each has to yield it while it waits for the other.
+#[test]
+fn pinned_poll_thread_without_work_yields_its_core() {
+    let installation = Installation::new();
+    let segment = Scratch::in_memory("pinned");
+    let scratch = Scratch::new("pinned");
+    let nic = NicText::shm(segment.path()).key("progress", "\"pinned\"");
+    let mut idle = program(installation.test_program("e2e/programs/yields", "idle"));
+    idle.env("VIADUCT_CONFIG", nic.write(&scratch, "pinned.toml"));
+    idle.env("LD_PRELOAD", preload::build(&scratch, "yields/yields.c"));
+    let mut idle = Running::start("idle", &mut idle);
+    idle.wait_for("open", PATIENCE);
+    idle.wait_for("yields: often", PATIENCE);
+    idle.succeed(PATIENCE);
 }

@@ -12,6 +12,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use e2e::datapath::{DatapathProcess, here};
 use e2e::installation::workspace;
 use e2e::nics::NicText;
-use e2e::process::{PATIENCE, Running, program, succeed};
+use e2e::process::{Line, PATIENCE, Running, program, succeed, unprivileged, unprivileged_user};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 
@@ -91,9 +92,12 @@ fn intruder(scratch: &Scratch) -> PathBuf {
 
 /// A program that runs where nobody else wants the core.
 fn idle(name: impl AsRef<OsStr>) -> Command {
-    let mut command = program("chrt");
-    command.args(["--idle", "0"]).arg(name);
-    command
+    on_idle_core(program("chrt"), name)
+}
+
+fn on_idle_core(mut chrt: Command, name: impl AsRef<OsStr>) -> Command {
+    chrt.args(["--idle", "0"]).arg(name);
+    chrt
 }
 
 /// The number behind a name in what the kernel says of a process.
@@ -137,7 +141,9 @@ impl House {
     fn new(run: impl Fn(&Path) -> Command) -> Self {
         let (files, segment) = (Scratch::new("intruder"), Scratch::in_memory("segment"));
         let nics = NicText::shm(segment.path()).steady();
-        let process = DatapathProcess::start(&files, PROCESS, &nics, run);
+        let own = fs::metadata(files.path()).expect("a directory").uid();
+        let users = format!("users = [{own}, {}]\n{PROCESS}", unprivileged_user());
+        let process = DatapathProcess::start(&files, &users, &nics, run);
         let peer = || {
             let mut command = program(PEER);
             command.env("VIADUCT_CONFIG", process.config());
@@ -185,11 +191,13 @@ impl House {
     /// How far the honest pair is, and when that was.
     fn reading(&mut self) -> Reading {
         self.client.skip();
-        let line = self.client.wait_for("alive ", PATIENCE);
-        let serial = line.text.rsplit(' ').next().and_then(|n| n.parse().ok());
+        let number = |line: &Line| line.text.rsplit(' ').next().and_then(|n| n.parse().ok());
+        let stalls = self.client.wait_for("stalls ", PATIENCE);
+        let alive = self.client.wait_for("alive ", PATIENCE);
         Reading {
-            at: line.at,
-            serial: serial.expect("a number"),
+            at: alive.at,
+            serial: number(&alive).expect("a number"),
+            stalls: number(&stalls).expect("a number"),
             stolen: stolen(),
         }
     }
@@ -212,7 +220,10 @@ impl House {
 
     /// Plays so many rounds; gives what the intruder says of them.
     fn suffer(&self, intruder: &Path, rounds: u64, seed: u64) -> String {
-        let mut command = idle(intruder);
+        self.suffer_from(idle(intruder), rounds, seed)
+    }
+
+    fn suffer_from(&self, mut command: Command, rounds: u64, seed: u64) -> String {
         command.arg(self.files.file("pmd.sock")).args([
             "VINIC0",
             &rounds.to_string(),
@@ -246,6 +257,8 @@ impl House {
 struct Reading {
     at: Instant,
     serial: u64,
+    /// Round trips so far that took more than 50 ms.
+    stalls: u64,
     /// What the machine's host had taken of each core.
     stolen: Vec<Duration>,
 }
@@ -294,6 +307,8 @@ impl Controls {
 struct Part {
     before: Controls,
     beside: f64,
+    /// Of the honest pair beside the intruder.
+    stalls: u64,
     after: Controls,
 }
 
@@ -336,12 +351,13 @@ fn an_intruder_harms_nobody_and_leaves_nothing() {
         let quiet = house.reading();
         let left = rounds - part * PART_ROUNDS;
         let said = house.suffer(&intruder, PART_ROUNDS.min(left), seed.wrapping_add(part));
-        let beside = rate(&quiet, &house.reading());
+        let now = house.reading();
         house.await_belongings(&at_first);
         let before = std::mem::replace(&mut controls, house.measure_controls());
         parts.push(Part {
             before,
-            beside,
+            beside: rate(&quiet, &now),
+            stalls: now.stalls - quiet.stalls,
             after: controls,
         });
         let report = Report::read(&said);
@@ -355,22 +371,50 @@ fn an_intruder_harms_nobody_and_leaves_nothing() {
     }
     let (half, last) = (resident.unwrap_or(0), status_of(id, "VmRSS:"));
     assert!(last <= half + GROWTH_KIB, "from {half} to {last} KiB");
+    let stalls_in_all = house.reading().stalls;
     house.finish();
     let ratio = median(parts.iter().map(Part::ratio));
+    let stalls: u64 = parts.iter().map(|part| part.stalls).sum();
+    let quiet_parts = parts.iter().filter(|part| part.stalls == 0).count();
     let beside = median(parts.iter().map(|part| part.beside));
     let alone = median(parts.iter().map(|part| part.after.alone));
     let loops = median(parts.iter().map(|part| part.after.beside_loops));
     let deeds: Vec<_> = DEEDS.iter().zip(deeds).collect();
     println!(
         "\nnote: {rounds} rounds of an intruder: {beside:.0} round trips a second beside it, {alone:.0} alone, \
-         {loops:.0} beside loops, {ratio:.2} of the least; {longest_ms} ms until an honest application was served, at most; \
-         {half} KiB resident after half of them, {last} after all; {deeds:?}"
+         {loops:.0} beside loops, {ratio:.2} of the least; {stalls} stalls of more than 50 ms beside it, {} without it; \
+         {longest_ms} ms until an honest application was served, at most; \
+         {half} KiB resident after half of them, {last} after all; {deeds:?}",
+        stalls_in_all - stalls
     );
     assert!(
         rounds < ROUNDS || deeds.iter().all(|(_, count)| *count > 0),
         "{deeds:?}"
     );
     assert!(ratio >= KEPT, "{ratio:.2} of what it does without one");
+    // What a machine is short of now and then makes one stall at any time.
+    assert!(
+        2 * quiet_parts > parts.len(),
+        "{stalls} stalls, none in {quiet_parts} of {} parts only",
+        parts.len()
+    );
+}
+
+#[test]
+fn intruder_of_another_user_takes_no_pages_and_leaves_nothing() {
+    let rounds = from_environment("INTRUDER_ROUNDS", ROUNDS).div_ceil(WATCHED_SHARE);
+    let seed = seed();
+    let mut house = House::new(here);
+    let intruder = intruder(&house.files);
+    let at_first = Belongings::of(house.process.id());
+    let unprivileged = on_idle_core(unprivileged("chrt"), &intruder);
+    // It ends with an error where a page could be taken away.
+    let report = Report::read(&house.suffer_from(unprivileged, rounds, seed));
+    house.await_belongings(&at_first);
+    house.finish();
+    println!("\nnote: an intruder of another user: {report:?}");
+    assert!(report.get("attached") > 0, "{report:?}");
+    assert!(rounds < 100 || report.get("regions") > 0, "{report:?}");
 }
 
 #[test]

@@ -39,6 +39,16 @@ fn a_configuration_is_checked() {
         assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
         assert!(ended.text.contains(word), "{}", ended.text);
     }
+    // Not a mistake: it is said, and the configuration is taken.
+    let config = scratch.write("more.toml", "[[nic]]\ncore = 1\n[process]\n");
+    let mut check = fcvi_pmd(None, &["check"], &config);
+    let said = Running::start("check", &mut check).succeed(PATIENCE);
+    let warning =
+        "warning: NIC VINIC0: max_applications = 64 applications with the quota of [process.quota]";
+    assert!(
+        said.contains(warning) && said.contains("max_vi 64 x 128 > 1024"),
+        "{said}"
+    );
     let config = scratch.write(
         "many.toml",
         "[[nic]]\ncore = 1\nmax_v = 3\n[process]\nusers = [\"no such user\"]\n",

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use e2e::capture::{Capture, judge};
+use e2e::confined::Confinement;
 use e2e::datapath::DatapathProcess;
 use e2e::echo::{echo, frames_of_sends};
 use e2e::faults::{ONE_PERCENT, Pair, Size, recovered, reliable, unreliable};
@@ -14,7 +15,7 @@ use e2e::nics::{End, Faults, NicText};
 use e2e::ports::{Ground, Port};
 use e2e::process::{PATIENCE, program};
 use e2e::scratch::Scratch;
-use e2e::suite::{DAMAGED, LOSSY, PHASES, Settings, conforms, fragile};
+use e2e::suite::{DAMAGED, LOSSY, PHASES, Settings, UnknownHost, conforms, fragile};
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const ENDS: [End; 2] = [End::Left, End::Right];
@@ -34,9 +35,10 @@ const RECOVERED: Size = Size {
 /// Huge pages of 2 MiB for two processes with three NICs each.
 const HUGE_PAGES: u64 = 512;
 
-/// The datapath processes of the two ends, or that of both.
+/// The datapath processes of the two ends, or that of both; their poll threads make only the listed system calls.
 struct Served<'a> {
     ground: &'a Ground,
+    confinement: Confinement,
     left: DatapathProcess,
     right: Option<DatapathProcess>,
     _files: [Scratch; 2],
@@ -46,8 +48,9 @@ impl<'a> Served<'a> {
     /// Starts them with NICs for each end; the left one first, which is the server where there is one.
     fn start(ground: &'a Ground, nics: impl Fn(End) -> NicText) -> Self {
         let files = [Scratch::new("left"), Scratch::new("right")];
+        let confinement = Confinement::of(&["shm", ground.port().kind()]);
         let start = |end: End, files: &Scratch, nics: &NicText| {
-            let run = |path: &Path| ground.program(end, path);
+            let run = |path: &Path| confinement.confine(ground.program(end, path));
             DatapathProcess::start(files, "idle = \"hybrid\"", nics, run)
         };
         let [left, right] = ENDS.map(nics);
@@ -60,6 +63,7 @@ impl<'a> Served<'a> {
         };
         let this = Self {
             ground,
+            confinement,
             left,
             right,
             _files: files,
@@ -111,8 +115,7 @@ impl<'a> Served<'a> {
 
     fn stop(self) {
         for process in [Some(self.left), self.right].into_iter().flatten() {
-            let ended = process.stop();
-            assert!(ended.status.success(), "{}\n{}", ended.status, ended.text);
+            self.confinement.judge(&process.stop());
         }
     }
 }
@@ -199,6 +202,7 @@ fn served(port: &'static Port, installation: &Installation) {
         segments: segments.path(),
         far: &far,
         recovers: true,
+        unknown_host: UnknownHost::Unreachable,
     };
     for phase in PHASES {
         let start = Instant::now();

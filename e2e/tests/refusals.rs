@@ -1,8 +1,11 @@
 //! What a user is told when a NIC cannot be opened.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, program, unprivileged};
+use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -115,6 +118,53 @@ fn without_permission_the_way_to_get_it_is_told() {
     assert_says(&said, &["setcap", "cap_net_raw", "VIP_ERROR_RESOURCE"]);
 }
 
+/// Listens at a path as a user without rights could, and says how much the first one to connect sends.
+const LISTENER: &str = r#"
+import os, socket, sys
+user = int(sys.argv[2])
+os.setgroups([])
+os.setgid(user)
+os.setuid(user)
+MESSAGES_IN_ORDER = 5
+listener = socket.socket(socket.AF_UNIX, MESSAGES_IN_ORDER)
+listener.bind(sys.argv[1])
+os.chmod(sys.argv[1], 0o666)
+listener.listen()
+print("listening", flush=True)
+connection, _ = listener.accept()
+print("received", len(connection.recv(65536)), flush=True)
+"#;
+
+#[test]
+fn listener_of_another_user_is_not_attached_to() {
+    let victim = unprivileged_user();
+    if victim == 0 {
+        println!("\nnote: no other user here: a listener of another user is not tried");
+        return;
+    }
+    let installation = Installation::new();
+    let scratch = Scratch::new("listener");
+    // Everybody can make files there.
+    let directory = scratch.file("run");
+    fs::create_dir(&directory).expect("room");
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o1777)).expect("chmod");
+    let socket = directory.join("pmd.sock");
+    let config = scratch.file("program.toml");
+    let text = format!("[process]\nsocket = {socket:?}\n[[nic]]\nname = \"VINIC0\"\n");
+    fs::write(&config, text).expect("room");
+    let other = (victim - 1).to_string();
+    let mut listener = program("python3");
+    listener.args(["-c", LISTENER]).arg(&socket).arg(&other);
+    let mut listener = Running::start("listener", &mut listener);
+    listener.wait_for("listening", PATIENCE);
+    let mut server = unprivileged(installation.program("EchoServer"));
+    let said = refusal(server.env("VIADUCT_CONFIG", config));
+    let who = format!("the listener is user {other}, and neither root, nor user {victim}");
+    assert_says(&said, &[&who, "VIP_ERROR_RESOURCE"]);
+    let received = listener.succeed(PATIENCE);
+    assert!(received.contains("received 0"), "{received}");
+}
+
 #[test]
 fn an_interface_that_is_missing_or_down_is_named() {
     let wire = Wire::new(2500);
@@ -139,4 +189,47 @@ fn an_interface_that_is_missing_or_down_is_named() {
         &refused(End::Left),
         &["left", "mtu 1500", "VIP_ERROR_RESOURCE"],
     );
+}
+
+/// An ordinary user starts a program of root's with set-user-ID, and chooses its environment.
+#[test]
+fn privileged_program_ignores_the_environment() {
+    assert_ne!(
+        unprivileged_user(),
+        0,
+        "set-user-ID needs root of the host, and another user"
+    );
+    let installation = Installation::new();
+    let scratch = Scratch::new("privileged");
+    let victim = scratch.write("victim", "of root alone");
+    fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).expect("our own file");
+    let text = format!("[[nic]]\nname = \"CHOSEN\"\nsegment = \"chosen\"\ncapture = {victim:?}\n");
+    let config = scratch.write("chosen.toml", &text);
+    let server = scratch.file("EchoServer");
+    fs::copy(installation.program("EchoServer"), &server).expect("room for a program");
+    let start = |mode: u32| {
+        fs::set_permissions(&server, fs::Permissions::from_mode(mode)).expect("our own file");
+        let mut command = unprivileged(&server);
+        command
+            .env("VIADUCT_CONFIG", &config)
+            .env("VIADUCT_LOG", "debug");
+        refusal(command.args(["-d", "CHOSEN"]))
+    };
+    // Without set-user-ID it reads the configuration, and may not write to the file.
+    assert_says(&start(0o755), &["CHOSEN", "victim", "belongs to user 0"]);
+    let said = start(0o4755);
+    assert_says(
+        &said,
+        &[
+            "VIADUCT_CONFIG is not read",
+            "/etc/viaduct/vipl.toml",
+            "CHOSEN",
+        ],
+    );
+    assert!(
+        !said.contains("victim") && !said.contains("debug"),
+        "{said}"
+    );
+    let kept = fs::read_to_string(&victim).expect("our own file");
+    assert_eq!(kept, "of root alone");
 }

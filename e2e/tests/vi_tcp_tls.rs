@@ -12,7 +12,7 @@ use e2e::nics::{End, NicText};
 use e2e::process::{PATIENCE, Running, program};
 use e2e::scratch::Scratch;
 use e2e::strangers::{has_not_grown, is_untouched, resident_kib, stranger_in, told};
-use e2e::suite::{DAMAGED, LOSSY, Settings, conforms, fragile};
+use e2e::suite::{DAMAGED, LOSSY, Settings, UnknownHost, conforms, fragile};
 use e2e::wire::Wire;
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
@@ -229,6 +229,7 @@ fn full() {
         segments: segments.path(),
         far: &words.join(" "),
         recovers: false,
+        unknown_host: UnknownHost::Silent,
     };
     let run = |path: &Path| network.wire.left.program(path);
     let tests = conforms(&installation, "full", &settings, run);

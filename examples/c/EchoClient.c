@@ -183,7 +183,7 @@ static bool parse_options(int count, char **words, Options *options)
         case 'i': good = parse_number(optarg, 1, 1000000000, &options->iterations); break;
         case 's': good = parse_sizes(optarg, options); break;
         case 't': good = parse_number(optarg, 1, 86400000, &options->timeout_ms); break;
-        case 'h': usage(stdout); exit(EXIT_SUCCESS);
+        case 'h': usage(stdout); exit(exit_code(true));
         default: usage(stderr); return false;
         }
         if (!good) {
@@ -218,5 +218,5 @@ int main(int count, char **words)
         return EXIT_FAILURE;
     bool good = run(&device, &options);
     device_close(&device);
-    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+    return exit_code(good);
 }

@@ -154,7 +154,7 @@ static void drop_client(Client *client)
     endpoint_destroy(&client->endpoint);
     printf("EchoNotify: client %lu left after %llu messages, %llu bytes\n", client->number,
            client->messages, client->bytes);
-    fflush(stdout);
+    flush_output();
     pthread_cond_destroy(&client->changed);
     pthread_mutex_destroy(&client->lock);
     client->used = false;
@@ -261,8 +261,7 @@ static bool run(const Options *options)
     if (good) {
         printf("EchoNotify: listening as \"%s\" on %s\n", options->discriminator,
                device.attributes.Name);
-        fflush(stdout);
-        good = serve(&device, &listen_address, options->clients_to_serve);
+        good = flush_output() && serve(&device, &listen_address, options->clients_to_serve);
     }
     device_close(&device);
     return good;
@@ -294,7 +293,7 @@ static bool parse_options(int count, char **words, Options *options)
             complain("-c does not take \"%s\"", optarg);
             return false;
         case 'r': options->ready_file = optarg; break;
-        case 'h': usage(stdout); exit(EXIT_SUCCESS);
+        case 'h': usage(stdout); exit(exit_code(true));
         default: usage(stderr); return false;
         }
     }
@@ -311,5 +310,5 @@ int main(int count, char **words)
     if (!parse_options(count, words, &options))
         return 2;
     catch_stop_signals();
-    return run(&options) ? EXIT_SUCCESS : EXIT_FAILURE;
+    return exit_code(run(&options));
 }

@@ -74,7 +74,7 @@ static void drop_client(Server *server, Client *client)
 {
     printf("EchoServer: client %lu left after %llu messages, %llu bytes\n", client->number,
            client->messages, client->bytes);
-    fflush(stdout);
+    flush_output();
     endpoint_destroy(&client->endpoint);
     client->used = false;
     server->served++;
@@ -194,7 +194,7 @@ static void admit(Server *server, VIP_CONN_HANDLE request, const VIP_VI_ATTRIBUT
     VIP_RETURN code = VipConnectAccept(request, vi);
     if (code == VIP_SUCCESS) {
         printf("EchoServer: client %lu connected\n", number);
-        fflush(stdout);
+        flush_output();
         return;
     }
     complain("a client could not be accepted: %s", vip_return_name(code));
@@ -244,8 +244,7 @@ static bool run(Server *server, const Options *options)
     }
     printf("EchoServer: listening as \"%s\" on %s\n", options->discriminator,
            server->device.attributes.Name);
-    fflush(stdout);
-    bool good = work(server);
+    bool good = flush_output() && work(server);
     pthread_mutex_lock(&server->lock);
     server->stopping = true;
     pthread_mutex_unlock(&server->lock);
@@ -314,7 +313,7 @@ static bool parse_options(int count, char **words, Options *options)
         case 'c': good = parse_number(optarg, 1, 1000000, &options->clients_to_serve); break;
         case 'm': good = parse_number(optarg, 1, MAX_CLIENTS_LIMIT, &options->max_clients); break;
         case 'r': options->ready_file = optarg; break;
-        case 'h': usage(stdout); exit(EXIT_SUCCESS);
+        case 'h': usage(stdout); exit(exit_code(true));
         default: usage(stderr); return false;
         }
         if (!good) {
@@ -342,5 +341,5 @@ int main(int count, char **words)
     if (!parse_options(count, words, &options))
         return 2;
     catch_stop_signals();
-    return start(&server, &options) ? EXIT_SUCCESS : EXIT_FAILURE;
+    return exit_code(start(&server, &options));
 }

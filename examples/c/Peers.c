@@ -149,7 +149,7 @@ static void usage(FILE *stream)
             "usage: Peers -r RANK -n PARTS [-g GROUP] [-d DEVICE] [-t TIMEOUT] [HOSTNAME...]\n"
             "  -r RANK     the number of this part, from 0\n"
             "  -n PARTS    how many parts the program has, at most 64\n"
-            "  -g GROUP    tells programs apart (default viaduct-peers)\n"
+            "  -g GROUP    prefix of the discriminators; at most 10 bytes (default peers)\n"
             "  -d DEVICE   the VI device to open (default VINIC)\n"
             "  -t TIMEOUT  milliseconds to wait for anything (default 10000)\n"
             "  HOSTNAME    the hosts of all parts in their order, or the one host of all of them\n"
@@ -182,7 +182,7 @@ static bool parse_options(int count, char **words, Options *options)
         case 't': good = number_option('t', 1, 86400000, &options->timeout_ms); break;
         case 'g': options->group = optarg; break;
         case 'd': options->device = optarg; break;
-        case 'h': usage(stdout); exit(EXIT_SUCCESS);
+        case 'h': usage(stdout); exit(exit_code(true));
         default: usage(stderr); return false;
         }
         if (!good)
@@ -201,7 +201,7 @@ static bool parse_options(int count, char **words, Options *options)
 int main(int count, char **words)
 {
     static Peer peers[MOST_PARTS];
-    Options options = {.device = "VINIC", .group = "viaduct-peers", .timeout_ms = 10000};
+    Options options = {.device = "VINIC", .group = "peers", .timeout_ms = 10000};
     Device device;
 
     program_name = "Peers";
@@ -214,5 +214,5 @@ int main(int count, char **words)
         if (peers[n].exists)
             endpoint_destroy(&peers[n].endpoint);
     device_close(&device);
-    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+    return exit_code(good);
 }

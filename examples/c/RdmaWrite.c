@@ -225,7 +225,7 @@ static bool parse_options(int count, char **words, Options *options)
                 return false;
             }
             break;
-        case 'h': usage(stdout); exit(EXIT_SUCCESS);
+        case 'h': usage(stdout); exit(exit_code(true));
         default: usage(stderr); return false;
         }
     }
@@ -249,5 +249,5 @@ int main(int count, char **words)
         return EXIT_FAILURE;
     bool good = options.server ? run_server(&device, &options) : run_client(&device, &options);
     device_close(&device);
-    return good ? EXIT_SUCCESS : EXIT_FAILURE;
+    return exit_code(good);
 }

@@ -76,6 +76,26 @@ void complain(const char *format, ...)
     fprintf(stderr, "\n");
 }
 
+static bool output_failed;
+
+bool flush_output(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    complain("standard output: %s", strerror(errno));
+    clearerr(stdout);
+    /* Several threads print. */
+    __atomic_store_n(&output_failed, true, __ATOMIC_RELAXED);
+    return false;
+}
+
+int exit_code(bool good)
+{
+    bool written = flush_output() && !__atomic_load_n(&output_failed, __ATOMIC_RELAXED);
+
+    return good && written ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
 bool succeeded(VIP_RETURN code, const char *what)
 {
     if (code != VIP_SUCCESS)

@@ -62,6 +62,12 @@ const char *vip_status_text(VIP_UINT32 status);
 /* Prints "program: text" to standard error. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Writes what was printed to standard output; false, with a message, if that fails. */
+bool flush_output(void);
+
+/* EXIT_SUCCESS if the program was `good` and all its output was written. */
+int exit_code(bool good);
+
 /* True for VIP_SUCCESS; otherwise says what failed, and how. */
 bool succeeded(VIP_RETURN code, const char *what);
 

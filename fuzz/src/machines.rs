@@ -64,7 +64,9 @@ fn active(mut input: Input<'_>) {
 fn active_makes_sense(world: &World, event: ActiveEvent) -> bool {
     match event {
         ActiveEvent::Request => *world == World::default(),
-        ActiveEvent::TcpFailed | ActiveEvent::TcpEstablished => world.tcp == Some(Tcp::SettingUp),
+        ActiveEvent::TcpFailed | ActiveEvent::TcpNotYet | ActiveEvent::TcpEstablished => {
+            world.tcp == Some(Tcp::SettingUp)
+        }
         ActiveEvent::TcpClosed => true,
         ActiveEvent::Accept
         | ActiveEvent::Reject
@@ -79,7 +81,9 @@ fn active_happens(world: &mut World, event: ActiveEvent) {
     match event {
         ActiveEvent::Request => world.waiting = true,
         ActiveEvent::TcpEstablished => world.tcp = Some(Tcp::Established),
-        ActiveEvent::TcpFailed | ActiveEvent::TcpClosed => world.lose_tcp(),
+        ActiveEvent::TcpFailed | ActiveEvent::TcpNotYet | ActiveEvent::TcpClosed => {
+            world.lose_tcp()
+        }
         ActiveEvent::Disconnect => world.give_up(),
         ActiveEvent::Accept
         | ActiveEvent::Reject
@@ -227,7 +231,9 @@ fn peer(mut input: Input<'_>) {
 fn peer_makes_sense(world: &World, event: PeerEvent) -> bool {
     match event {
         PeerEvent::Request => *world == World::default(),
-        PeerEvent::TcpFailed | PeerEvent::TcpEstablished => world.tcp == Some(Tcp::SettingUp),
+        PeerEvent::TcpFailed | PeerEvent::TcpNotYet | PeerEvent::TcpEstablished => {
+            world.tcp == Some(Tcp::SettingUp)
+        }
         PeerEvent::TcpClosed => true,
         PeerEvent::Accept | PeerEvent::Reject | PeerEvent::Challenge | PeerEvent::NoMatch => {
             world.is_asked()
@@ -242,7 +248,7 @@ fn peer_happens(world: &mut World, event: PeerEvent) {
     match event {
         PeerEvent::Request => world.waiting = true,
         PeerEvent::TcpEstablished => world.tcp = Some(Tcp::Established),
-        PeerEvent::TcpFailed | PeerEvent::TcpClosed => world.lose_tcp(),
+        PeerEvent::TcpFailed | PeerEvent::TcpNotYet | PeerEvent::TcpClosed => world.lose_tcp(),
         PeerEvent::Disconnect => world.give_up(),
         PeerEvent::Accept
         | PeerEvent::Reject

@@ -120,7 +120,6 @@ fn attributes(bits: u16) -> Attributes {
             ExactLevel::Reception,
             ExactLevel::Unknown,
         ][usize::from(bits >> 5 & 3)],
-        negotiates: is(7),
     }
 }
 
@@ -164,7 +163,8 @@ pub fn ce(from: &[u8]) -> Result<CeHeader, SegmentError> {
 #[must_use]
 pub fn canonical_ce(from: &[u8]) -> Vec<u8> {
     let mut bytes = from.to_vec();
-    bytes[0] = 0;
+    // Attributes that are not known are sent as 0.
+    bytes[..2].copy_from_slice(&(u16_at(from, 0) & 0x7F).to_be_bytes());
     let (calling, called) = (u16_at(from, 2), u16_at(from, 26));
     bytes[8 + usize::from(calling)..24].fill(0);
     bytes[28 + usize::from(called)..44].fill(0);

@@ -15,7 +15,7 @@ pub struct ViChoices {
     /// if both ends want it.
     pub flow_control: bool,
     /// A peer with another maximum transfer size is no conflict: the lesser of both counts for the
-    /// connection. In force if both ends want it.
+    /// connection. In force if both ends want it, or the server alone if its own is the larger.
     pub negotiates: bool,
     /// What the peer is told with the request or its acceptance, up to
     /// [`ViChoices::MAX_SECURITY_BYTES`], on a NIC with `key_file`

@@ -9,7 +9,7 @@ use crate::memory::{Access, TagCheck};
 use crate::queue::WorkQueue;
 use crate::sleepers::Event;
 use crate::sync::{AtomicU32, Ordering};
-use crate::vi::{CqShared, entry_is_live};
+use crate::vi::{CqShared, vi_at};
 
 /// Where the completions of a work queue are told.
 #[derive(Clone, Copy)]
@@ -65,24 +65,41 @@ pub(crate) unsafe fn complete_head(
     Some((queue.complete_head(), lost))
 }
 
-/// Adds an entry to a completion queue; false if one that is wanted had to be dropped.
+/// Adds an entry to a completion queue.
 ///
 /// # Safety
 /// The caller holds the NIC's turn.
 #[inline]
-pub(crate) unsafe fn add_entry(cq: &CqShared, entry: Entry) -> bool {
+pub(crate) unsafe fn add_entry(cq: &CqShared, entry: Entry) {
     // SAFETY: the turn, as our caller promises.
-    if unsafe { cq.ring.add(entry) } {
-        return true;
+    if !unsafe { cq.ring.add(entry) } {
+        // SAFETY: likewise.
+        unsafe { overrun(cq, entry) };
     }
+}
+
+/// Adds an entry to a full completion queue, and drops those of reaped descriptors (VIPL 7.1).
+/// There is at least one: entries of posted descriptors alone do not fill it (`needed_entries`).
+///
+/// # Safety
+/// The caller holds the NIC's turn.
+#[cold]
+unsafe fn overrun(cq: &CqShared, entry: Entry) {
+    // SAFETY: the turn, as our caller promises.
+    let dropped = unsafe { cq.ring.compact(is_posted) };
     // SAFETY: likewise.
-    let made_room = unsafe { cq.ring.compact(entry_is_live) };
-    // SAFETY: likewise.
-    let added = made_room && unsafe { cq.ring.add(entry) };
-    if !added {
-        cq.ring.overruns.fetch_add(1, Ordering::Relaxed);
-    }
-    added
+    let added = unsafe { cq.ring.add(entry) };
+    cq.device
+        .count_cq_overruns(u64::from(dropped) + u64::from(!added));
+}
+
+/// Reports whether the descriptor of this entry is still on its work queue. Sequence numbers go
+/// on when a later VI uses the queue, and all descriptors of a VI that has ended were reaped.
+fn is_posted(entry: &Entry) -> bool {
+    vi_at(entry.vi).is_some_and(|vi| {
+        let queue = if entry.receive { &vi.recv } else { &vi.send };
+        !queue.was_reaped(entry.sequence)
+    })
 }
 
 /// The error of a descriptor that completed and whose memory is gone (VIPL 3.8.1).

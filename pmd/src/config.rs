@@ -1,19 +1,23 @@
 //! The configuration file: NICs, their ports, timers and limits.
 //!
-//! TOML; every key has its unit in its name and a default, and an unknown key is
-//! an error. `configs/` has commented examples.
+//! TOML; every key has its unit in its name and a default, an unknown key is an error. See `configs/`.
 
+mod address;
 mod admission;
 mod check;
 mod conflicts;
 mod file;
 mod key_file;
 mod keys;
+mod misses;
 mod mistake;
 mod parse;
 mod port;
+mod privileged;
 mod process;
+mod progress;
 mod recovery;
+mod shares;
 mod tls;
 mod transport;
 
@@ -21,8 +25,8 @@ use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
+use pmd_port::environment;
 use serde::Deserialize;
 
 use admission::Directory;
@@ -31,10 +35,14 @@ use file::{File, Place};
 use crate::coalesce::MOST_FRAMES;
 use crate::memory::LockPolicy;
 
+pub(crate) use address::ip_address;
+pub use address::{OwnHost, host_address};
 pub use admission::Refusal;
 pub use mistake::ConfigError;
 pub use port::{CopyMode, PortKind, WITHOUT_DPDK};
-pub use process::{ApplicationConfig, Idle, ProcessConfig, Quota, Who};
+pub use privileged::PRIVILEGED_CONFIG;
+pub use process::{ApplicationConfig, Idle, ProcessConfig, Quota, QuotaConfig, Who};
+pub use progress::Progress;
 pub use tls::TlsConfig;
 pub use transport::TransportKind;
 
@@ -47,6 +55,8 @@ pub const PROTECTION_VARIABLE: &str = "VIPL_PROTECTION";
 
 /// The shortest FCVI_ULP_TIMEOUT: a quarter of it is a time, too.
 const MIN_ULP_TIMEOUT_MS: u64 = 4;
+/// What every provider takes (VIPL 2.4); programs of that time have room for no more.
+const MIN_DISCRIMINATOR_BYTES: u16 = 16;
 
 /// A whole configuration file.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -59,17 +69,6 @@ pub struct Config {
     pub alias: std::collections::BTreeMap<String, String>,
     /// The process that opens these NICs and serves applications; without it, each program opens them itself.
     pub process: Option<ProcessConfig>,
-}
-
-/// Who runs the poll loop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Progress {
-    /// The program's own threads inside their calls; a thread of the NIC while they make none.
-    #[default]
-    Inline,
-    /// A thread of its own, pinned to `core`.
-    Pinned,
 }
 
 /// What a VI without a protection tag may do.
@@ -140,7 +139,7 @@ pub struct NicConfig {
     pub port: PortKind,
     /// `shm`: name of the segment.
     pub segment: String,
-    /// `shm`: directory of the segment; a tmpfs. Default: the user's runtime directory or /dev/shm.
+    /// Of the segment (`shm`), or of programs that share a port (`vi-tcp`). Default: the user's runtime one or /dev/shm.
     pub directory: Option<PathBuf>,
     /// `shm`: frames that can wait from one station to another; a power of two.
     pub ring_frames: u32,
@@ -187,8 +186,9 @@ pub struct NicConfig {
     pub memory_mb: u32,
     /// `dpdk`: the MTU that the device is given, 302 to 2546 bytes. Default: that which it has.
     pub mtu_bytes: Option<u32>,
-    /// Our host address: IPv4 or IPv6. Default: `::1` on `shm`, 127.0.0.1 with `vi-tcp`; must be given on a wire.
-    pub host: Option<IpAddr>,
+    /// Our host address: IPv4 or IPv6. With `vi-tcp` a link-local one has its interface, `fe80::1%eth0`. Default: `::1` on
+    /// `shm`, 127.0.0.1 with `vi-tcp`; must be given on a wire.
+    pub host: Option<OwnHost>,
     /// Other hosts, for ports without discovery.
     pub neighbour: Vec<NeighbourConfig>,
     /// Hosts file of the name service. Default: the system's.
@@ -237,6 +237,9 @@ pub struct NicConfig {
     pub max_ptags: u32,
     /// Connection requests of others that wait for the program.
     pub max_incoming: u32,
+    /// Bytes of a discriminator, 16 to 44; with `vi-tcp` 16. VipConnectWait writes so many behind the host address that it
+    /// returns; connection requests with longer ones are refused.
+    pub max_discriminator_bytes: u16,
     /// RDMA reads of a peer that a VI serves at a time, which its peer is told; 1 to 256.
     pub max_rdma_reads: u16,
     /// Descriptors of a VI that are sent and not complete, at a time: RDMA reads and all that is
@@ -244,6 +247,16 @@ pub struct NicConfig {
     /// beyond waits. 1 to 256. The other end may have another value: each keeps up to 256 responses that its port
     /// has no room for.
     pub max_in_flight: u32,
+    /// RDMA accesses of one peer (an N_Port; with `vi-tcp` a host) whose handle names no region of the VI's tag, which are
+    /// looked up at once; 1 to 1000000. Beyond, its accesses are refused without a look-up, right ones too.
+    pub rdma_miss_burst: u32,
+    /// So many more are looked up in an hour; 1 to 1000000.
+    pub rdma_misses_per_hour: u32,
+    /// A connection breaks after so many of them and of those refused without a look-up, also at Unreliable Delivery; 1 to 1000000.
+    pub rdma_misses_per_connection: u32,
+    /// Log lines in a second about what peers and programs cause on this NIC: asynchronous errors that no handler takes,
+    /// connections refused. What is left out is counted. 1 to 1000000.
+    pub max_log_lines_per_second: u32,
     /// E_D_TOV in milliseconds.
     pub e_d_tov_ms: u64,
     /// R_A_TOV in milliseconds. Default: 1000 on `shm`, 10000 on a wire.
@@ -300,6 +313,7 @@ pub struct NicConfig {
 impl Default for NicConfig {
     fn default() -> Self {
         let recovery = vi_engine::RecoveryConfig::default();
+        let misses = vi_engine::MissLimits::default();
         Self {
             name: String::new(),
             transport: TransportKind::FcVi,
@@ -352,8 +366,13 @@ impl Default for NicConfig {
             max_region_bytes: 1 << 40,
             max_ptags: 4096,
             max_incoming: 256,
+            max_discriminator_bytes: MIN_DISCRIMINATOR_BYTES,
             max_rdma_reads: 16,
             max_in_flight: 64,
+            rdma_miss_burst: misses.burst,
+            rdma_misses_per_hour: misses::per_hour(&misses),
+            rdma_misses_per_connection: misses.per_connection,
+            max_log_lines_per_second: 50,
             e_d_tov_ms: 2000,
             r_a_tov_ms: None,
             ulp_timeout_ms: None,
@@ -395,8 +414,9 @@ impl Config {
     }
 
     fn read_with(path: &Path, names: Option<&dyn Directory>) -> Result<Self, ConfigError> {
-        std::fs::read_to_string(path)
+        std::fs::read(path)
             .map_err(|e| ConfigError::new(format!("cannot be read: {e}")))
+            .and_then(ConfigError::text)
             .and_then(|text| Self::parse_with(&text, names))
             .map_err(|e| e.in_file(path))
     }
@@ -437,12 +457,13 @@ impl Config {
         format!("VINIC{index}")
     }
 
-    /// The configuration that applies: of the file named by [`CONFIG_VARIABLE`], or the
-    /// built-in one with the single NIC VINIC0 on `shm`; with what [`PROTECTION_VARIABLE`] says.
+    /// The configuration that applies: of the file named by [`CONFIG_VARIABLE`], in a privileged program
+    /// [`PRIVILEGED_CONFIG`], or the built-in one with the single NIC VINIC0 on `shm`; with what [`PROTECTION_VARIABLE`]
+    /// says.
     pub fn from_environment() -> Result<Self, ConfigError> {
-        let mut config = match std::env::var_os(CONFIG_VARIABLE) {
-            Some(path) if !path.is_empty() => Self::read(Path::new(&path))?,
-            _ => Self {
+        let mut config = match privileged::config_path()? {
+            Some(path) => Self::read(&path)?,
+            None => Self {
                 nics: vec![NicConfig {
                     name: "VINIC0".into(),
                     ..NicConfig::default()
@@ -450,7 +471,7 @@ impl Config {
                 ..Self::default()
             },
         };
-        if let Some(protection) = std::env::var_os(PROTECTION_VARIABLE) {
+        if let Some(protection) = environment::variable(PROTECTION_VARIABLE) {
             config.override_protection(&protection)?;
         }
         Ok(config)
@@ -487,7 +508,7 @@ impl Config {
 /// # Errors
 /// It says something else.
 pub fn protection_of_environment() -> Result<Option<Protection>, ConfigError> {
-    let value = std::env::var_os(PROTECTION_VARIABLE).unwrap_or_default();
+    let value = environment::variable(PROTECTION_VARIABLE).unwrap_or_default();
     protection_of(&value)
 }
 
@@ -557,42 +578,9 @@ impl NicConfig {
             .unwrap_or_else(|| self.r_a_tov_ms().saturating_mul(2).max(MIN_ULP_TIMEOUT_MS))
     }
 
-    /// Our host address in its 16-byte form.
-    pub fn host_address(&self) -> HostAddress {
-        host_address(self.host.unwrap_or(match self.transport {
-            TransportKind::FcVi => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
-            TransportKind::ViTcp => IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
-        }))
-    }
-
     /// The N_Port_IDs that our programs may take.
     pub fn own_ids(&self) -> Result<Vec<NPortId>, ConfigError> {
         parse::ids(&self.n_port_ids).map_err(ConfigError::new)
-    }
-
-    /// The static neighbours: host address and its ports.
-    pub fn neighbours(&self) -> Result<Vec<(HostAddress, Vec<NPortId>)>, ConfigError> {
-        self.neighbour
-            .iter()
-            .map(|n| {
-                let ids = parse::ids(&n.n_port_ids).map_err(ConfigError::new)?;
-                Ok((host_address(n.host), ids))
-            })
-            .collect()
-    }
-}
-
-/// The IP address of a host address.
-pub(crate) fn ip_address(host: HostAddress) -> IpAddr {
-    let v6 = std::net::Ipv6Addr::from(host.0);
-    v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4)
-}
-
-/// The 16-byte form of an IP address; IPv4 is mapped.
-pub fn host_address(ip: IpAddr) -> HostAddress {
-    match ip {
-        IpAddr::V4(v4) => HostAddress(v4.to_ipv6_mapped().octets()),
-        IpAddr::V6(v6) => HostAddress(v6.octets()),
     }
 }
 

@@ -1,12 +1,15 @@
 //! The calls on a NIC that are not on the data path: create, destroy, register,
 //! connect. Each takes the NIC's turn for a moment; none of them waits in it.
 
+use std::fmt;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fcvi_frame::connect::{Attributes, HostAddress, NetAddress};
+use fcvi_frame::fc::NPortId;
 use vi_engine::{ConnId, ConnectCommand, ConnectError, EndpointState, Indication, Level};
 
-use crate::config::Protection;
+use crate::config::{PortKind, Protection, TransportKind, ip_address};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::memory::{RegionError, TagCheck};
@@ -15,6 +18,7 @@ use crate::progress::{TimedOut, wait};
 use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::token::Held;
+use crate::transport::ListenState;
 use crate::vi::{ViSettings, ViShared};
 
 pub(crate) mod attributes;
@@ -23,6 +27,7 @@ mod cq;
 mod peer;
 mod release;
 mod tags;
+pub(crate) mod users;
 mod vis;
 
 pub(crate) use cq::{create_cq, destroy_cq, resize_cq};
@@ -36,6 +41,10 @@ pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
 
 /// Of these, the levels with RDMA reads: a read that is lost without notice would never end.
 pub const RDMA_READ_LEVELS: u16 = 2 | 4;
+
+/// Timeout for a port that another program has.
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Why a control call failed, in the words of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -66,6 +75,26 @@ pub enum ControlError {
     NotReachable,
     /// Nothing is posted.
     QueueEmpty,
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InvalidParameter => "a parameter or handle is not valid",
+            Self::Resource => "a limit was reached, or the object is in use",
+            Self::InvalidState => "the VI is in the wrong state",
+            Self::ReliabilityLevel => "the reliability level is not supported, or differs",
+            Self::Mtu => "the maximum transfer size is not supported, or differs",
+            Self::Qos => "the quality of service is not supported, or differs",
+            Self::Ptag => "the protection tag is not valid",
+            Self::RdmaRead => "RDMA reads are not supported at this reliability level",
+            Self::Timeout => "timed out",
+            Self::Reject => "rejected by the peer",
+            Self::NoMatch => "no program listens there",
+            Self::NotReachable => "the host cannot be reached",
+            Self::QueueEmpty => "nothing is posted",
+        })
+    }
 }
 
 impl From<ConnectError> for ControlError {
@@ -154,7 +183,7 @@ fn level(bit: u16) -> Option<Level> {
 /// holds the turn, so that the tag is there until the VI has it.
 fn check_settings(device: &Device, settings: &ViSettings) -> Outcome<(Level, TagCheck)> {
     let level = level(settings.reliability).ok_or(ControlError::ReliabilityLevel)?;
-    let limit = u64::from(device.config.max_transfer_bytes);
+    let limit = u64::from(device.max_transfer_bytes());
     if settings.max_transfer_bytes == 0 || settings.max_transfer_bytes > limit {
         return Err(ControlError::Mtu);
     }
@@ -189,6 +218,25 @@ fn tell_leniency(device: &Device, tag: TagCheck) {
     }
 }
 
+/// Starts listening, if the transport has a port. Retries until `timeout` while another program has the port, without
+/// the turn: that program may never share it.
+pub(crate) fn start_listening(device: &Device, instance: u64, timeout: Duration) -> Outcome<()> {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let is_last_try = Instant::now() >= deadline;
+        let mut held = device.hold();
+        let poller = working_poller_for(&mut held, device, instance)?;
+        match poller.engine.start_listening(is_last_try) {
+            ListenState::Listening => return Ok(()),
+            ListenState::PortTaken if !is_last_try => {}
+            ListenState::PortTaken | ListenState::Failed => return Err(ControlError::Resource),
+        }
+        drop(held);
+        // No event reports that another program has begun to accept.
+        thread::sleep(LISTEN_RETRY_INTERVAL);
+    }
+}
+
 /// Waits for a connection request (VIPL 3.3.1).
 pub(crate) fn connect_wait(
     device: &'static Device,
@@ -196,12 +244,13 @@ pub(crate) fn connect_wait(
     local: &NetAddress,
     limit: Option<Duration>,
 ) -> Outcome<Indication> {
+    start_listening(device, instance, LISTEN_TIMEOUT)?;
     let (listener, epoch) = {
         let mut held = device.hold();
         let poller = working_poller_for(&mut held, device, instance)?;
         let now_ns = poller.clock.now_ns();
         let listener = poller.engine.listen(now_ns, local.discriminator);
-        (listener.ok_or(ControlError::Resource)?, device.epoch())
+        (listener, device.epoch())
     };
     let event = Event::CONTROL.or(Event::on_listener(listener));
     let found = wait(device, event, limit, || {
@@ -269,7 +318,7 @@ fn hold_for_connecting(vi: &'static ViShared) -> Held<'static, Option<Driver>> {
         }
         drop(held);
         vi.device.wake_sleepers();
-        std::thread::yield_now();
+        thread::yield_now();
     }
 }
 
@@ -319,10 +368,12 @@ pub(crate) fn connect_request(
         let mut held = hold_for_connecting(vi);
         let poller = poller_of(&mut held, vi, handle)?;
         let now_ns = poller.clock.now_ns();
+        // Ports that joined before this call are asked, too, also when no turn was taken since.
+        poller.serve_port_events(now_ns);
         if poller.failure.is_some() {
             return Err(unreachable_by(vi, poller, now_ns));
         }
-        let targets = poller.neighbours.ports(&remote.host);
+        let targets = targets(vi, poller, remote.host);
         let command = ConnectCommand {
             local: *local,
             remote: *remote,
@@ -336,6 +387,22 @@ pub(crate) fn connect_request(
         poller.path.flush();
     }
     outcome(vi, handle)
+}
+
+/// The ports of a host; the log says why there are none on a segment of shared memory.
+fn targets(vi: &ViShared, poller: &Poller, host: HostAddress) -> Vec<NPortId> {
+    let found = poller.neighbours.ports(&host);
+    let (device, config) = (vi.device, &vi.device.config);
+    let is_on_segment = config.transport == TransportKind::FcVi && config.port == PortKind::Shm;
+    if found.is_empty() && is_on_segment {
+        let (host, own, segment) = (ip_address(host), config.own_host(), &config.segment);
+        let line = format_args!(
+            "connection request to {host}: not on segment {segment}, whose programs have the host {own}: connect to \
+             localhost, or set host = \"{host}\" in the configuration of all programs of the segment"
+        );
+        device.log_limited(log::Level::Warn, line);
+    }
+    found
 }
 
 /// Waits until the ports of a host are known, on a network where they are found; what is left of

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fcoe::Eof;
 use pmd_port::layer::FailedPort;
-use pmd_port::{Mbuf, MbufBatch, Port};
+use pmd_port::{Mbuf, MbufBatch, MtuChange, Port};
 use vi_engine::{Transmit, ViIndex};
 
 use crate::attach::client::{Client, ClientId, Clients};
@@ -30,6 +30,7 @@ use crate::workbench::Workbench;
 mod clients;
 mod host;
 mod local;
+mod mtu;
 mod reads;
 mod run_queue;
 pub(crate) mod stream;
@@ -123,12 +124,12 @@ pub(crate) struct Traffic {
 /// Counters of the data path itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathCounters {
-    /// Completion queue entries lost because nobody collected older ones.
-    pub(crate) cq_overruns: u64,
     /// Descriptors whose memory was deregistered before they completed.
     pub(crate) lost_descriptors: u64,
     /// Frames that the port had no room for at once.
     pub(crate) tx_no_room: u64,
+    /// Connections that were lost after frames were dropped because the interface's MTU was lowered.
+    pub(crate) breaks_by_mtu: u64,
 }
 
 /// Where the memory of a VI is found, and how bytes get there and back.
@@ -140,6 +141,8 @@ struct Memory<'a> {
 /// Queues, memory and port of one NIC.
 pub(crate) struct Datapath {
     pub(crate) port: Box<dyn Port>,
+    /// The interface's MTU is lower than the port's frames, and frames were dropped.
+    pub(crate) lowered_mtu: Option<MtuChange>,
     /// The port before, once it failed.
     failed_port: Option<Box<dyn Port>>,
     pub(crate) regions: &'static RegionTable,
@@ -193,6 +196,7 @@ impl Datapath {
         Self {
             send_alone: port.capabilities().send_alone,
             port,
+            lowered_mtu: None,
             failed_port: None,
             regions,
             events,
@@ -256,13 +260,18 @@ impl Datapath {
         }
     }
 
+    /// Gives the buffers of frames that were not sent back to the port.
+    pub(crate) fn free_unsent(&mut self) {
+        while let Some(mbuf) = self.batch.pop() {
+            self.port.free(mbuf);
+        }
+    }
+
     /// Puts a port in the place of the one that failed that carries nothing. The failed one is
     /// closed with the NIC. No received buffer is out.
     #[cold]
     pub(crate) fn fail_port(&mut self) {
-        while let Some(mbuf) = self.batch.pop() {
-            self.port.free(mbuf);
-        }
+        self.free_unsent();
         self.port.disarm();
         let successor = Box::new(FailedPort::after(self.port.as_ref()));
         self.failed_port = Some(core::mem::replace(&mut self.port, successor));
@@ -404,9 +413,7 @@ impl Datapath {
                 receive: side == Side::Receive,
             };
             // SAFETY: we run under the turn.
-            if !unsafe { add_entry(cq, entry) } {
-                self.counters.cq_overruns += 1;
-            }
+            unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
             self.tell_lost(vi, descriptor, ending.word);

@@ -4,27 +4,31 @@
 //! process, so that handles can always be looked up; its port, engine and
 //! threads live from the first open to the last close.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::fmt::Arguments;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use pmd_port::PortFailure;
 use vi_engine::{EndpointState, ViIndex};
 
 use crate::attach::calls;
 use crate::config::{NicConfig, Progress};
+use crate::control::{ControlError, Outcome};
 use crate::discovery;
 use crate::doorbell::Doorbells;
 use crate::driver::Driver;
-use crate::events::EventQueue;
+use crate::events::{AsyncEvent, EventQueue};
 use crate::fork::{self, Opening};
 use crate::instance::{self, Instances};
+use crate::log_limiter::LogLimiter;
 use crate::memory::table::{RegionLimits, RegionTable};
 use crate::notify;
 use crate::open::{self, OpenError};
 use crate::patience::Patience;
 use crate::progress::{self, Rest};
 use crate::sleepers::{Event, Sleepers};
-use crate::sync::{AtomicBool, AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::token::{Held, Token};
 use crate::vi::{CqShared, Shelf, ViShared};
 
@@ -35,6 +39,8 @@ pub(crate) use attached::{attach, attach_as};
 
 use attached::Attached;
 
+/// A datapath process acknowledges that a NIC is closed within this time, or the call fails.
+const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 /// Devices of one process, at most: as many as a handle can tell apart.
 const MAX_DEVICES: usize = 4096;
 
@@ -51,6 +57,8 @@ pub(crate) struct Device {
     pub(crate) doorbells: Doorbells,
     pub(crate) regions: RegionTable,
     pub(crate) events: EventQueue,
+    /// Log lines that peers or applications can cause.
+    pub(crate) log_limiter: LogLimiter,
     pub(crate) vis: Shelf<ViShared>,
     pub(crate) cqs: Shelf<CqShared>,
     pub(crate) instances: Instances,
@@ -70,12 +78,19 @@ pub(crate) struct Device {
     /// A VI without a tag was let through; said once.
     pub(crate) leniency_told: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// What the last opening left still leaves its network, outside of the lock of openings.
+    leaving: Mutex<bool>,
+    left: Condvar,
     /// The datapath process and its NIC that this device stands for, if its engine is there.
     attached: Option<Attached>,
     /// The datapath process has its own threads take the turns.
     pub(crate) served: AtomicBool,
     /// Of queues that are notified of.
     pub(crate) notify_threads: AtomicU32,
+    /// Entries that full completion queues have dropped.
+    cq_overruns: AtomicU64,
+    /// Bytes of the longest message of a VI.
+    max_transfer_bytes: AtomicU32,
 }
 
 /// The device with this number.
@@ -99,6 +114,7 @@ impl Device {
                 lock: config.lock_memory,
             }),
             events: EventQueue::new(),
+            log_limiter: LogLimiter::new(config.max_log_lines_per_second),
             vis: Shelf::new(config.max_vi),
             cqs: Shelf::new(config.max_cq),
             instances: Instances::default(),
@@ -112,9 +128,13 @@ impl Device {
             foreign: AtomicBool::new(false),
             leniency_told: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
+            leaving: Mutex::new(false),
+            left: Condvar::new(),
             attached: None,
             served: AtomicBool::new(false),
             notify_threads: AtomicU32::new(0),
+            cq_overruns: AtomicU64::new(0),
+            max_transfer_bytes: AtomicU32::new(config.max_transfer_bytes),
             config,
         }
     }
@@ -277,6 +297,33 @@ impl Device {
         }
     }
 
+    /// Bytes of the longest message of a VI: as configured, or the limit of the port's frames.
+    pub(crate) fn max_transfer_bytes(&self) -> u32 {
+        self.max_transfer_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Limits messages to `most_bytes`, the limit of the port's frames, when the NIC is opened. True
+    /// if that is less than configured.
+    pub(crate) fn limit_transfers(&self, most_bytes: u32) -> bool {
+        let configured = self.config.max_transfer_bytes;
+        self.max_transfer_bytes
+            .store(configured.min(most_bytes), Ordering::Relaxed);
+        most_bytes < configured
+    }
+
+    /// Reports the error of a post and moves its VI, which is marked as broken, to Error (VIPL
+    /// 6.3.1). Holds the lock for both: the error precedes the loss of the connection, and a handler
+    /// that queries the VI finds it in Error.
+    #[cold]
+    pub(crate) fn fail_broken(&self, vi: ViIndex, error: AsyncEvent) {
+        let mut held = self.hold();
+        self.events.push(error);
+        if let Some(driver) = held.as_mut() {
+            driver.fail_broken(vi, &self.doorbells);
+            self.announce(driver);
+        }
+    }
+
     /// The program made a call. A lost update costs nothing: any change will do.
     #[inline]
     fn note_activity(&self) {
@@ -305,14 +352,28 @@ impl Device {
     }
 }
 
+/// Begins to open the device of this configuration. Waits while it still leaves its network: its port
+/// is taken until then.
+fn begin(config: &NicConfig) -> Result<(Opening, &'static Device), OpenError> {
+    crate::sync::register_barrier();
+    fork::watch()?;
+    loop {
+        let opening = Opening::begin();
+        let device = find_or_make(config, format!("{config:?}"), || None)?;
+        if !*device.leaving() {
+            return Ok((opening, device));
+        }
+        drop(opening);
+        let left = |leaving: &mut bool| *leaving;
+        drop(device.left.wait_while(device.leaving(), left));
+    }
+}
+
 /// The device of this configuration, open: its port is up and its threads run. The
 /// returned instance is one opening of it.
 pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
     config.check().map_err(|e| OpenError::new(e.to_string()))?;
-    let opening = Opening::begin();
-    crate::sync::register_barrier();
-    fork::watch()?;
-    let device = find_or_make(config, format!("{config:?}"), || None)?;
+    let (opening, device) = begin(config)?;
     if device.instances.count() == 0 {
         if device.served.load(Ordering::Relaxed) {
             // Whoever has opened it to serve does so again.
@@ -327,7 +388,7 @@ pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenErr
     let instance = device.instances.open(device.number, 0);
     drop(opening);
     if let Err(error) = discovery::await_up(device) {
-        close(device, instance);
+        let _was_open = close(device, instance);
         return Err(error);
     }
     Ok((device, instance))
@@ -338,10 +399,7 @@ pub(crate) fn open_served(
     config: &NicConfig,
     begin: impl FnOnce(&'static Device) -> Result<(), OpenError>,
 ) -> Result<(&'static Device, u64), OpenError> {
-    let opening = Opening::begin();
-    crate::sync::register_barrier();
-    fork::watch()?;
-    let device = find_or_make(config, format!("{config:?}"), || None)?;
+    let (opening, device) = self::begin(config)?;
     if device.instances.count() > 0 {
         return Err(OpenError::new(
             "a call of a program that is gone still has it open",
@@ -352,7 +410,7 @@ pub(crate) fn open_served(
     let instance = device.instances.open(device.number, 0);
     drop(opening);
     if let Err(error) = begin(device).and_then(|()| discovery::await_up(device)) {
-        close(device, instance);
+        let _was_open = close(device, instance);
         return Err(error);
     }
     Ok((device, instance))
@@ -361,10 +419,7 @@ pub(crate) fn open_served(
 /// As [`open`], but the NIC has no threads: a test plays their part.
 #[cfg(test)]
 pub(crate) fn open_unattended(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
-    let _opening = Opening::begin();
-    crate::sync::register_barrier();
-    fork::watch()?;
-    let device = find_or_make(config, format!("{config:?}"), || None)?;
+    let (_opening, device) = begin(config)?;
     if device.instances.count() == 0 {
         *device.hold() = Some(Driver::Engine(open::poller(device)?));
     }
@@ -384,27 +439,60 @@ impl Device {
         let started = progress::start(self, epoch, &mut threads);
         *self.threads() = threads;
         if started.is_err() {
-            self.join(self.take_down());
+            self.abandon();
         }
         started
     }
 
-    /// Ends the polling and closes the port. The threads that are returned end soon.
-    fn take_down(&'static self) -> Vec<JoinHandle<()>> {
+    /// As the last close, within an opening that failed.
+    fn abandon(&'static self) {
+        let (driver, threads) = self.take_down();
+        if let Some(mut driver) = driver {
+            driver.leave_network();
+        }
+        self.join(threads);
+    }
+
+    /// Leaves the network, which takes as long as peers like, up to a limit: so not under the lock of
+    /// openings. Then closes the port.
+    fn leave(&'static self, driver: Option<Driver>) {
+        let Some(mut driver) = driver else {
+            return;
+        };
+        driver.leave_network();
+        // No fork in the middle of this.
+        let _opening = Opening::begin();
+        drop(driver);
+        *self.leaving() = false;
+        self.left.notify_all();
+    }
+
+    fn leaving(&self) -> MutexGuard<'_, bool> {
+        self.leaving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the polling. What is returned is to leave its network, and the threads end soon.
+    fn take_down(&'static self) -> (Option<Driver>, Vec<JoinHandle<()>>) {
         // SeqCst, and before the interrupt: a thread that goes to rest after the interrupt
         // sees the new epoch, and one that rests already is got up by it.
         self.epoch.fetch_add(1, Ordering::SeqCst);
         self.events.close();
         self.rest.interrupt(self);
-        if let Some(mut driver) = self.hold().take() {
-            driver.leave_network();
-        }
+        // The process that an attached NIC is of stays in its network.
+        let driver = self.hold().take();
+        let driver = driver.filter(|driver| driver.engine().is_some());
         let link = self.attached.as_ref().and_then(Attached::take_link);
         // Threads that wait in calls have it, too; and the end of an opening may not have been told.
         if let Some(link) = link {
             link.shut_down();
         }
-        core::mem::take(&mut *self.threads())
+        (driver, core::mem::take(&mut *self.threads()))
+    }
+
+    /// Logs a line that a peer or an application can cause.
+    pub(crate) fn log_limited(&self, level: log::Level, line: Arguments<'_>) {
+        let subject = format!("NIC {}", self.config.name);
+        self.log_limiter.log(level, &subject, line);
     }
 
     fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
@@ -467,34 +555,41 @@ fn find_or_make(
     ))
 }
 
-/// Ends one opening and releases all it owns; with the last one the NIC goes down. When this
-/// returns, no handler of the opening runs, unless it is called from one. False if the
-/// opening was ended already.
-pub(crate) fn close(device: &'static Device, instance: u64) -> bool {
-    let (closed, ended, removed, threads) = {
+/// Ends one opening and releases all it owns; with the last one the NIC goes down, which takes about
+/// `ulp_timeout_ms` at most, whatever peers do, and holds up no other NIC and no fork. When this
+/// returns, no handler of the opening runs, unless it is called from one.
+///
+/// # Errors
+/// `InvalidParameter` if the opening was closed already. `Resource` if the datapath process has
+/// not acknowledged it: then nothing is closed, since the process may still reach the memory.
+pub(crate) fn close(device: &'static Device, instance: u64) -> Outcome<()> {
+    let (closed, ended, removed, (driver, threads)) = {
         let _opening = Opening::begin();
         let remote = device.instances.remote(instance);
-        let Some(closed) = device.instances.close(instance) else {
-            return false;
-        };
         if let Some(remote) = remote.filter(|_| device.is_attached()) {
-            calls::close(device, remote);
+            let is_last = device.instances.count() == 1;
+            calls::close(device, remote, is_last, CLOSE_LIMIT)?;
         }
+        let closed = device.instances.close(instance);
+        let closed = closed.ok_or(ControlError::InvalidParameter)?;
         let (ended, removed) = crate::control::release_instance(device, instance, closed.conns());
-        let threads = if device.instances.count() == 0 {
-            device.take_down()
+        let down = if device.instances.count() == 0 {
+            let down = device.take_down();
+            *device.leaving() = down.0.is_some();
+            down
         } else {
-            Vec::new()
+            (None, Vec::new())
         };
-        (closed, ended, removed, threads)
+        (closed, ended, removed, down)
     };
     // Whoever waits for something of this opening learns that it is gone.
     device.wake_sleepers();
+    device.leave(driver);
     notify::settle(ended);
     device.instances.await_handler(instance);
     device.join(threads);
     drop(removed);
     // The handler goes last and outside of every lock: it may own things of the program's.
     drop(closed);
-    true
+    Ok(())
 }

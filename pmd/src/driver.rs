@@ -84,6 +84,14 @@ impl Driver {
         }
     }
 
+    /// Fails a VI if it is marked as broken.
+    pub(crate) fn fail_broken(&mut self, vi: ViIndex, doorbells: &Doorbells) {
+        match self {
+            Self::Engine(poller) => poller.fail_broken(vi),
+            Self::Process(attachment) => attachment.kick(vi, doorbells),
+        }
+    }
+
     /// Do frames or messages wait for others?
     #[inline]
     pub(crate) fn has_coalesced(&self) -> bool {

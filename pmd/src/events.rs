@@ -1,6 +1,7 @@
 //! Asynchronous errors on their way to the consumer (VIPL 3.8).
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 use vi_engine::AsyncError;
@@ -54,6 +55,25 @@ impl ErrorCode {
     }
 }
 
+impl fmt::Display for ErrorCode {
+    /// Its name in C.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::PostDesc => "VIP_ERROR_POST_DESC",
+            Self::ConnLost => "VIP_ERROR_CONN_LOST",
+            Self::RecvqEmpty => "VIP_ERROR_RECVQ_EMPTY",
+            Self::ViOverrun => "VIP_ERROR_VI_OVERRUN",
+            Self::RdmawProt => "VIP_ERROR_RDMAW_PROT",
+            Self::RdmawData => "VIP_ERROR_RDMAW_DATA",
+            Self::RdmawAbort => "VIP_ERROR_RDMAW_ABORT",
+            Self::RdmarProt => "VIP_ERROR_RDMAR_PROT",
+            Self::CompProt => "VIP_ERROR_COMP_PROT",
+            Self::RdmaTransport => "VIP_ERROR_RDMA_TRANSPORT",
+            Self::Catastrophic => "VIP_ERROR_CATASTROPHIC",
+        })
+    }
+}
+
 /// What an error is about (VIPL 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -74,6 +94,17 @@ impl ResourceCode {
         [Self::Nic, Self::Vi, Self::Cq, Self::Descriptor]
             .into_iter()
             .find(|code| *code as u32 == number)
+    }
+}
+
+impl fmt::Display for ResourceCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nic => "the NIC",
+            Self::Vi => "a VI",
+            Self::Cq => "a completion queue",
+            Self::Descriptor => "a descriptor",
+        })
     }
 }
 

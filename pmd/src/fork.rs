@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::attach::offers;
 use crate::device;
 use crate::memory::locked::{self, Coverage};
 use crate::memory::shared;
@@ -51,6 +52,7 @@ struct Quiet {
     _opening: Option<MutexGuard<'static, ()>>,
     _locking: MutexGuard<'static, Coverage>,
     _allocating: shared::Quiet,
+    _offering: offers::Quiet,
 }
 
 /// Has forks noticed from now on.
@@ -77,6 +79,7 @@ extern "C" fn before() {
         _opening: opening,
         _locking: locked::hold(),
         _allocating: shared::hold(),
+        _offering: offers::hold(),
     };
     // A thread that forks while its locals are being destroyed goes without.
     let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some(quiet));
@@ -88,7 +91,9 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     device::disown_all();
-    let _gone = FORKS.try_with(|held| held.borrow_mut().take());
+    // Its locks are free before one of them is taken again.
+    drop(FORKS.try_with(|held| held.borrow_mut().take()));
+    offers::forget();
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Instant;
 
+use pmd_port::stderr;
 use vi_engine::ConnId;
 
 use crate::device::Device;
@@ -319,7 +320,7 @@ fn deliver_one(device: &'static Device, event: &AsyncEvent) {
     };
     // If the handler was replaced meanwhile, it also goes in here.
     if catch_unwind(AssertUnwindSafe(call)).is_err() {
-        log::error!("NIC {}: an error handler panicked", device.config.name);
+        device.log_limited(log::Level::Error, format_args!("an error handler panicked"));
     }
 }
 
@@ -332,21 +333,28 @@ impl Drop for Called {
     }
 }
 
-/// Logs the error; a program without a logger sees it on standard error.
+/// Logs the error, unless there are too many; a program without a logger sees it on standard
+/// error.
 fn default_handler(device: &'static Device, event: &AsyncEvent) {
-    let mut text = format!(
-        "NIC {}: asynchronous error {:?} on {:?}",
-        device.config.name, event.code, event.resource
-    );
+    let mut text = format!("asynchronous error {} of {}", event.code, event.resource);
     if event.vi != 0 {
         text += &format!(" (VI {:#x})", event.vi);
     }
-    if log::max_level() == log::LevelFilter::Off {
-        // Standard error may be closed: then there is nobody to tell.
-        drop(writeln!(std::io::stderr(), "viaduct: {text}"));
-    } else {
-        log::error!("{text}");
+    if log::max_level() != log::LevelFilter::Off {
+        device.log_limited(log::Level::Error, format_args!("{text}"));
+        return;
     }
+    let (name, limiter) = (&device.config.name, &device.log_limiter);
+    let Some(suppressed) = limiter.admit(Instant::now()) else {
+        return;
+    };
+    if suppressed > 0 {
+        let limit = limiter.lines_per_second();
+        stderr::write_line(format_args!(
+            "viaduct: NIC {name}: {suppressed} log lines suppressed: more than {limit} in a second"
+        ));
+    }
+    stderr::write_line(format_args!("viaduct: NIC {name}: {text}"));
 }
 
 #[cfg(test)]

@@ -19,17 +19,20 @@
 //! | `progress` | who takes turns when: inline, pinned, asleep |
 //! | `patience` | how long a thread that polls keeps its core |
 //! | `device`, `open`, `instance` | a NIC of this process, brought up and owned |
+//! | `log_limiter` | log lines that peers can cause, limited for each second |
 //! | `fork` | a NIC stays with the process that opened it |
 //! | `control` | calls that are not on the data path |
 //! | `vi` | handles and the objects they name |
 //! | `choices` | what a VI may want of its connections beyond the guide |
 //! | `events` | asynchronous errors on their way to the consumer |
 //! | `discovery` | a network whose ports find each other |
+//! | `capture_file` | the files that captured frames are written to |
 //! | `tap` | frames copied for an operator who looks at them |
 //! | `neighbours` | which N_Ports a host address means |
 //! | `token`, `sync`, `sys`, `clock`, `doorbell` | small tools of the above |
 
 pub mod attach;
+pub mod capture_file;
 mod choices;
 mod clock;
 mod coalesce;
@@ -43,6 +46,7 @@ mod doorbell;
 mod driver;
 mod fork;
 mod instance;
+mod log_limiter;
 mod memory;
 mod neighbours;
 mod open;
@@ -55,6 +59,8 @@ mod sleepers;
 mod sync;
 mod sys;
 mod tap;
+#[cfg(test)]
+mod testkit;
 mod token;
 mod transport;
 mod vi;
@@ -68,10 +74,12 @@ pub mod nic;
 pub mod notify;
 pub mod work;
 
+pub use pmd_port::{environment, stderr};
+
 pub use choices::{Agreement, ViChoices};
 pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 pub use instance::Handler;
-pub use memory::{LockPolicy, Offered, SharedMemory, obey_ptrace_rules, shared_memory_of};
+pub use memory::{LockPolicy, SharedMemory, obey_ptrace_rules};
 pub use open::OpenError;
 pub use sys::raise_descriptor_limit;
 pub use vi::ViSettings;

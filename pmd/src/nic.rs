@@ -6,6 +6,7 @@
 
 mod choices;
 mod neighbourhood;
+mod users;
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,6 +30,7 @@ pub use neighbourhood::{
     FoundPort, LoginState, NeighbourPort, Neighbourhood, OwnPort, OwnState, await_neighbourhood,
     neighbourhood,
 };
+pub use users::{peer_user, request_user};
 
 fn nic(handle: u64) -> Outcome<&'static Device> {
     let raw = RawHandle::unpack(handle);
@@ -63,14 +65,14 @@ pub fn attach_as(socket: &Path, name: &str, protection: Protection) -> Result<u6
     device::attach_as(socket, name, Some(protection)).map(|(_, instance)| instance)
 }
 
-/// Ends one opening and releases what it owns (VIPL 3.1.2).
+/// Ends one opening and releases what it owns (VIPL 3.1.2). When this returns `Ok`, nothing
+/// touches memory that was registered over it any more.
+///
+/// # Errors
+/// `InvalidParameter` for a handle that is not open. `Resource` if a datapath process that lives has
+/// not acknowledged it within 10 seconds: the NIC stays open and its memory registered.
 pub fn close(handle: u64) -> Outcome<()> {
-    let device = nic(handle)?;
-    if device::close(device, handle) {
-        Ok(())
-    } else {
-        Err(ControlError::InvalidParameter)
-    }
+    device::close(nic(handle)?, handle)
 }
 
 /// What is fixed about an open NIC.
@@ -82,6 +84,12 @@ pub struct NicInfo {
     pub host: &'static [u8; 16],
     /// User bytes in a frame of a send.
     pub native_mtu_bytes: u32,
+    /// Bytes of the longest message.
+    pub max_transfer_bytes: u32,
+    /// VIs that this program may have.
+    pub max_vi: u32,
+    /// Regions that it may have.
+    pub max_regions: u32,
     /// A datapath process moves the bytes, not this program.
     pub attached: bool,
 }
@@ -89,10 +97,14 @@ pub struct NicInfo {
 /// What is fixed about an open NIC (VIPL 3.7.1).
 pub fn info(handle: u64) -> Outcome<NicInfo> {
     let device = nic(handle)?;
+    let (max_vi, max_regions) = device.quota();
     Ok(NicInfo {
+        max_vi,
+        max_regions,
         config: &device.config,
         host: &device.host,
         native_mtu_bytes: native_mtu_bytes(device)?,
+        max_transfer_bytes: device.max_transfer_bytes(),
         attached: device.is_attached(),
     })
 }
@@ -161,8 +173,9 @@ pub struct MemSettings {
 /// Registers memory; returns its handle (VIPL 3.4.3).
 ///
 /// # Safety
-/// The range stays mapped until it is deregistered, and the program bears that the
-/// provider and, if it says so, peers read and write it.
+/// The range stays mapped until [`deregister`] or [`close`] returned `Ok` for it; any other result
+/// of these, `InvalidParameter` included, does not show that it is not used any more. The program
+/// allows the provider and, if `settings` say so, peers to read and write it.
 pub unsafe fn register(
     handle: u64,
     address: u64,
@@ -176,16 +189,16 @@ pub unsafe fn register(
         return unsafe { calls::register(device, handle, range, settings) };
     }
     attributes::check_region(device, settings)?;
-    let mut seed = [0u8; 2];
-    sys::random_bytes(&mut seed);
-    let seed = u16::from_ne_bytes(seed);
+    let mut random = [0u8; 2];
+    sys::random_bytes(&mut random);
+    let random = u16::from_ne_bytes(random);
     // Once more, where whoever closes the opening or ends the tag finds the region, or is found.
     let admit = || {
         nic(handle)?;
         attributes::check_region(device, settings)
     };
     let regions = &device.regions;
-    regions.register(handle, address, length_bytes, seed, admit)
+    regions.register(handle, address, length_bytes, random, admit)
 }
 
 /// Ends a registration (VIPL 3.4.4). When this returns, nothing touches the memory any more,
@@ -223,7 +236,15 @@ pub fn query_region(handle: u64, address: u64, region: u32) -> Outcome<MemSettin
 
 /// Changes the attributes of a registration, all of them or none (VIPL 3.7.4). What the tag
 /// and the rights do not allow any more is refused from then on.
-pub fn set_region(handle: u64, address: u64, region: u32, settings: &MemSettings) -> Outcome<()> {
+///
+/// # Safety
+/// The owner of the registered memory allows whatever `settings` allow peers, as for [`register`].
+pub unsafe fn set_region(
+    handle: u64,
+    address: u64,
+    region: u32,
+    settings: &MemSettings,
+) -> Outcome<()> {
     let device = nic(handle)?;
     if device.is_attached() {
         return calls::set_region(device, handle, (address, region), settings);
@@ -336,7 +357,7 @@ pub struct Request {
 
 /// Can this NIC say the discriminator of this address?
 fn fits(device: &Device, address: &NetAddress) -> bool {
-    address.discriminator.as_bytes().len() <= device.config.max_discriminator_bytes()
+    address.discriminator.as_bytes().len() <= device.config.max_discriminator_bytes.into()
 }
 
 /// Waits for a connection request (VIPL 3.3.1).

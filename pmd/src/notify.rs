@@ -43,6 +43,8 @@ pub struct Returned {
     pub address: u64,
     /// Its status word.
     pub status: u32,
+    /// The value that it was posted with.
+    pub context: usize,
 }
 
 /// Called with the handle of the NIC, and with a descriptor that came off the queue, or with
@@ -124,9 +126,14 @@ impl Source for WorkSource {
         let first = match done {
             Done::NotDone => return Look::Nothing,
             Done::Empty => None,
-            Done::Completed { descriptor, status } => Some(Returned {
+            Done::Completed {
+                descriptor,
+                status,
+                context,
+            } => Some(Returned {
                 address: descriptor as u64,
                 status,
+                context,
             }),
         };
         Look::Found {
@@ -243,8 +250,8 @@ impl<S: Source> Notifier<S> {
             let nic = self.source.nic();
             // What the handler owns goes with it, before the next one is called.
             if catch_unwind(AssertUnwindSafe(move || handler(nic, found))).is_err() {
-                let name = &self.source.device().config.name;
-                log::error!("NIC {name}: a notify handler panicked");
+                let line = format_args!("a notify handler panicked");
+                self.source.device().log_limited(log::Level::Error, line);
             }
         }
     }

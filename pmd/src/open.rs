@@ -2,21 +2,25 @@
 
 mod ports;
 
-use std::os::fd::OwnedFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr;
-use std::os::unix::net::UnixDatagram;
+use std::error::Error;
+use std::fs;
+use std::io::BufWriter;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use fcvi_frame::ethernet::{HEADER_BYTES as ETHERNET_HEADER_BYTES, MacAddress};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
 use pmd_port::layer::{fault, pcapng};
+use pmd_port::shm::directory::{Directory, FileLock};
 use pmd_port::{Capabilities, Port};
 use vi_engine::login::LoginConfig;
 use vi_engine::vn_port::VnPort;
 use vi_engine::vn2vn::Vn2vnConfig;
-use vi_engine::{Engine, EngineConfig};
+use vi_engine::{Engine, EngineConfig, most_message_bytes};
 
+use crate::capture_file;
 use crate::coalesce::Coalescer;
 use crate::config::{FaultConfig, NicConfig, PortKind, TransportKind, ip_address};
 use crate::datapath::Datapath;
@@ -34,8 +38,8 @@ use crate::vitcp;
 /// system call where memory is not shared.
 const SERVED_PART_BYTES: u32 = 256 * 1024;
 
-/// The longest name of a socket outside of the file system.
-const MAX_ABSTRACT_BYTES: usize = 107;
+/// Bytes of the name of a wire in the name of a file, about at most.
+const MAX_WIRE_BYTES: usize = 200;
 
 /// A FARP-REQ waits so long for its answer, which is a frame's way there and back.
 const FARP_TIMEOUT_NS: u64 = 250_000_000;
@@ -76,13 +80,13 @@ impl core::fmt::Display for OpenError {
     }
 }
 
-impl std::error::Error for OpenError {}
+impl Error for OpenError {}
 
 /// A port, our N_Port_ID on it, and what proves that the ID is ours.
 struct Station {
     port: Box<dyn Port>,
     id: NPortId,
-    claim: Option<OwnedFd>,
+    claim: Option<Claim>,
 }
 
 /// Builds the poller of a device.
@@ -100,6 +104,10 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
     let settings = vitcp::Settings {
         host: config.host_address(),
         port: config.tcp_port,
+        scope: config
+            .own_host()
+            .scope()
+            .map_err(|error| OpenError::new(error.to_string()))?,
         max_vi,
         max_incoming: config.max_incoming,
         max_in_flight: config.max_in_flight,
@@ -107,17 +115,19 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
         answer_ns: config.ulp_timeout_ms() * 1_000_000,
         retry_ns: config.peer_retry_ms * 1_000_000,
         probe_ms: config.probe_interval_ms,
+        miss_limits: config.miss_limits(),
+        log_limiter: &device.log_limiter,
         flow_control: config.flow_control,
         credits_low: config.credits_low,
     };
     let credentials = config
         .tls
         .as_ref()
-        .map(|tls| vitcp::Credentials::read(tls, ip_address(settings.host)))
+        .map(|tls| vitcp::Credentials::read(tls, ip_address(settings.host), &device.log_limiter))
         .transpose()
         .map_err(OpenError::new)?;
     let keys = config.read_keys().map_err(OpenError::new)?;
-    let mut tcp = vitcp::ViTcp::new(settings, credentials, keys)
+    let mut tcp = vitcp::ViTcp::new(settings, config.directory.clone(), credentials, keys)
         .map_err(|error| OpenError::new(format!("VI/TCP cannot watch sockets: {error}")))?;
     let port = tcp.port();
     let at = port.capabilities().device.clone();
@@ -126,14 +136,14 @@ fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
             .map_err(|error| OpenError::new(format!("{at}: cannot listen: {error}")))?;
     }
     log::info!(
-        "{}: VI/TCP{} at {at}, {:?} progress",
+        "{}: VI/TCP{} at {at}, {} progress",
         config.name,
         if config.tls.is_some() {
             " with TLS"
         } else {
             ""
         },
-        config.progress,
+        config.progress.name(),
     );
     let path = Datapath::new(Box::new(port), &device.regions, &device.events, max_vi);
     let nobody = NPortId::default();
@@ -157,16 +167,26 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     if let Some(faults) = &config.fault {
         let injector = fault::FaultInjector::new(port, fault_rates(faults))
             .map_err(|e| OpenError::new(format!("fault: {e}")))?;
-        log::info!("{}: faults are injected: {faults:?}", config.name);
+        log::info!("{}: faults are injected: {faults}", config.name);
         port = Box::new(injector);
     }
     if let Some(path) = &config.capture {
-        let tee = pcapng::PcapngTee::create(port, path)
+        let tee = capture_file::create(path)
+            .and_then(|file| pcapng::PcapngTee::new(port, BufWriter::new(file)))
             .map_err(|e| OpenError::new(format!("capture {}: {e}", path.display())))?;
         port = Box::new(tee);
     }
     let capabilities = port.capabilities().clone();
     let data_field = data_field_bytes(capabilities.max_frame_bytes)?;
+    let most_bytes = most_message_bytes(data_field);
+    if device.limit_transfers(most_bytes) {
+        log::warn!(
+            "{}: max_transfer_bytes = {}: no message can be longer than {most_bytes} bytes, 65,536 frames: lower it, or \
+             have longer frames (a larger MTU)",
+            config.name,
+            config.max_transfer_bytes
+        );
+    }
     let mut engine_config = EngineConfig::new(station.id, config.host_address());
     let mut seed = [0u8; 24];
     random_bytes(&mut seed);
@@ -190,8 +210,10 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     let max_vi = config.max_vi.min(MAX_VI);
     engine_config.max_vi = max_vi;
     engine_config.max_incoming = config.max_incoming;
+    engine_config.max_discriminator_bytes = config.max_discriminator_bytes;
     engine_config.max_reads_accepted = config.max_rdma_reads;
     engine_config.max_unanswered = config.max_in_flight;
+    engine_config.miss_limits = config.miss_limits();
     engine_config.recovery = config.recovery_config();
     engine_config.shortcut = config.shortcut;
     if device.served.load(Ordering::Relaxed) {
@@ -200,14 +222,14 @@ fn frame_poller(device: &'static Device) -> Result<Poller, OpenError> {
     let neighbours = neighbours(config, station.id)?;
     let (port_name, node_name) = (engine_config.port_name, engine_config.node_name);
     log::info!(
-        "{}: {} {} as N_Port {}, host {}, {} bytes a frame, {:?} progress",
+        "{}: {} {} as N_Port {}, host {}, {} bytes a frame, {} progress",
         config.name,
         capabilities.driver,
         capabilities.device,
         station.id,
         config.host_address(),
         data_field,
-        config.progress,
+        config.progress.name(),
     );
     let first = u64::from_le_bytes(first.first_chunk().copied().unwrap_or_default());
     let mut engine = Engine::new(engine_config, first);
@@ -352,15 +374,26 @@ fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
         PortKind::Dpdk => &config.device,
         PortKind::Shm | PortKind::AfPacket | PortKind::AfXdp => &config.interface,
     };
-    let (id, claim) = ids
-        .iter()
-        .find_map(|id| claim(wire, *id).map(|fd| (*id, fd)))
-        .ok_or_else(|| {
-            OpenError::new(format!(
-                "n_port_ids = {:?}: all of them are in use by other programs on {wire}; give a larger range",
-                config.n_port_ids
-            ))
-        })?;
+    let claims = Claims::of(wire).map_err(|error| {
+        OpenError::new(format!(
+            "n_port_ids = {:?}: cannot be claimed: {error}: remove what is in the way (its owner or root can), or \
+             use discovery",
+            config.n_port_ids
+        ))
+    })?;
+    let mut claimed = None;
+    for id in ids {
+        if let Some(claim) = claims.claim(id)? {
+            claimed = Some((id, claim));
+            break;
+        }
+    }
+    let (id, claim) = claimed.ok_or_else(|| {
+        OpenError::new(format!(
+            "n_port_ids = {:?}: all of them are in use by other programs on {wire}; give a larger range",
+            config.n_port_ids
+        ))
+    })?;
     Ok(Station {
         port: ports::open(config, id)?,
         id,
@@ -368,21 +401,59 @@ fn open_configured(config: &NicConfig) -> Result<Station, OpenError> {
     })
 }
 
-/// Takes an N_Port_ID on a wire for this process, as long as the descriptor is
-/// open: a name in the network namespace that only one socket can have.
-fn claim(wire: &str, id: NPortId) -> Option<OwnedFd> {
-    let address = SocketAddr::from_abstract_name(claim_name(wire, id)).ok()?;
-    UnixDatagram::bind_addr(&address).ok().map(OwnedFd::from)
+/// The N_Port_IDs of a wire that programs of this user have taken, each by the lock of a file in a directory that is
+/// private to the user. Not in `$XDG_RUNTIME_DIR`: programs of one user may differ in that.
+struct Claims {
+    directory: Arc<Directory>,
+    wire: String,
 }
 
-/// The name of such a claim. That of the wire is cut where it would be too long: then wires of similar names may
-/// share their N_Port_IDs.
-fn claim_name(wire: &str, id: NPortId) -> Vec<u8> {
-    let (mut name, id) = (b"viaduct/n_port/".to_vec(), format!("/{id}"));
-    let room = MAX_ABSTRACT_BYTES - name.len() - id.len();
-    name.extend(wire.bytes().take(room));
-    name.extend(id.bytes());
-    name
+/// An N_Port_ID that this process has taken on a wire, until this is dropped or the process dies.
+pub(crate) struct Claim {
+    directory: Arc<Directory>,
+    name: String,
+    _lock: FileLock,
+}
+
+impl Claims {
+    /// Those of a wire of this thread's network namespace. The name of the wire is cut where it would be too
+    /// long: then wires of similar names may share their N_Port_IDs.
+    fn of(wire: &str) -> Result<Self, Box<dyn Error>> {
+        let directory = Directory::of_user(Path::new("/dev/shm"), "n-port")?;
+        let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+        let mut name = format!("{namespace}-");
+        let characters = wire
+            .char_indices()
+            .take_while(|(at, _)| *at < MAX_WIRE_BYTES);
+        name.extend(characters.map(|(_, c)| if c == '/' { '_' } else { c }));
+        Ok(Self {
+            directory: Arc::new(directory),
+            wire: name,
+        })
+    }
+
+    /// Takes an N_Port_ID; `None` if another program of the user has it.
+    fn claim(&self, id: NPortId) -> Result<Option<Claim>, OpenError> {
+        let name = format!("{}-{id}", self.wire);
+        let lock = self.directory.try_lock(&name);
+        let lock = lock.map_err(|error| OpenError::new(error.to_string()))?;
+        Ok(lock.map(|lock| Claim {
+            directory: Arc::clone(&self.directory),
+            name,
+            _lock: lock,
+        }))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Err(error) = self.directory.remove_file(&self.name) {
+            log::warn!(
+                "n_port_id claim: {} not removed: {error}",
+                self.directory.path().join(&self.name).display()
+            );
+        }
+    }
 }
 
 #[cfg(test)]
@@ -412,18 +483,23 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_has_the_name_of_its_wire_as_far_as_there_is_room() {
+    fn n_port_id_of_a_wire_is_claimed_once_and_free_again() {
         let id = NPortId::new(0x01_02_03).unwrap();
-        assert_eq!(claim_name("eth0", id), b"viaduct/n_port/eth0/01.02.03");
-        let long = "net_memif0".repeat(20);
-        let name = claim_name(&long, id);
-        assert_eq!(name.len(), MAX_ABSTRACT_BYTES);
-        assert!(name.ends_with(b"/01.02.03"));
-        let first = claim(&long, id).expect("nobody has it");
-        assert!(claim(&long, id).is_none(), "it is taken");
-        let next = claim(&long, NPortId::new(0x01_02_04).unwrap());
-        assert!(next.is_some(), "another one is free");
+        let long = format!(
+            "net_memif{},socket=/run/{}",
+            std::process::id(),
+            "a".repeat(300)
+        );
+        let claims = || Claims::of(&long).unwrap();
+        let first = claims().claim(id).unwrap().expect("nobody has it");
+        assert!(claims().claim(id).unwrap().is_none(), "it is taken");
+        let next = NPortId::new(0x01_02_04).unwrap();
+        assert!(claims().claim(next).unwrap().is_some(), "another one");
+        assert!(Claims::of("eth0").unwrap().claim(id).unwrap().is_some());
+        let path = first.directory.path().join(&first.name);
+        assert!(path.exists());
         drop(first);
-        assert!(claim(&long, id).is_some(), "it is free again");
+        assert!(!path.exists());
+        assert!(claims().claim(id).unwrap().is_some(), "it is free again");
     }
 }

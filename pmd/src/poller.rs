@@ -1,6 +1,5 @@
 //! The one poll loop: frames in, timers, doorbells, frames out.
 
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use fcvi_frame::fc::NPortId;
@@ -14,6 +13,7 @@ use crate::discovery::Discovery;
 use crate::doorbell::Doorbells;
 use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
+use crate::open::Claim;
 use crate::sleepers::Event;
 use crate::transport::Transport;
 
@@ -67,7 +67,7 @@ pub(crate) struct Poller {
     pub(crate) timed_turns: u64,
     pub(crate) timed_ns: u64,
     /// What keeps our N_Port_ID ours.
-    _claim: Option<OwnedFd>,
+    _claim: Option<Claim>,
 }
 
 impl Poller {
@@ -77,7 +77,7 @@ impl Poller {
         neighbours: Neighbours,
         discovery: Option<Box<Discovery>>,
         coalescer: Coalescer,
-        claim: Option<OwnedFd>,
+        claim: Option<Claim>,
     ) -> Self {
         Self {
             timed: engine
@@ -135,9 +135,7 @@ impl Poller {
             self.send_coalesced();
         }
         let mut worked = false;
-        while let Some(mbuf) = self.rx.pop() {
-            self.path.port.free(mbuf);
-        }
+        self.free_received();
         if self.turns.is_multiple_of(HOUSEKEEPING_TURNS) {
             worked = self.keep_house();
         }
@@ -216,10 +214,7 @@ impl Poller {
             self.serve_discovery(now_ns);
             worked = true;
         }
-        if self.path.port.events(&mut self.port_events) {
-            self.port_events(now_ns);
-            worked = true;
-        }
+        worked |= self.serve_port_events(now_ns);
         if !self.path.errored.is_empty() {
             self.flush_one_errored();
         }
@@ -234,6 +229,14 @@ impl Poller {
             self.fail_vis(now_ns);
         }
         self.path.flush();
+    }
+
+    /// Gives the buffers of the last burst back to the port.
+    #[inline]
+    fn free_received(&mut self) {
+        while let Some(mbuf) = self.rx.pop() {
+            self.path.port.free(mbuf);
+        }
     }
 
     /// Handles what came. The buffers go back to the port in the next turn.
@@ -265,6 +268,10 @@ impl Poller {
                 continue;
             }
             engine.handle_frame(now_ns, mbuf.bytes(), &mut self.path);
+            // The frames behind it in the burst find the VI in the Error state.
+            while let Some(vi) = self.path.failed.pop() {
+                engine.fail_vi(now_ns, vi, &mut self.path);
+            }
         }
         if discovered {
             self.serve_discovery(now_ns);
@@ -318,18 +325,33 @@ impl Poller {
         worked
     }
 
+    /// Moves a VI that a post has marked as broken to Error; called by the thread that posted.
+    #[cold]
+    pub(crate) fn fail_broken(&mut self, vi: ViIndex) {
+        let now_ns = self.clock.now_ns();
+        if self
+            .path
+            .vi(vi)
+            .is_some_and(|path| path.shared.take_broken())
+        {
+            self.engine.fail_vi(now_ns, vi, &mut self.path);
+        }
+        self.settle(now_ns);
+    }
+
     #[inline]
     fn pump(&mut self, now_ns: u64, vi: ViIndex) -> Pumped {
         let Some(path) = self.path.vi(vi) else {
             return Pumped::Idle;
         };
-        if path.shared.broken.load(crate::sync::Ordering::Acquire) {
-            path.shared
-                .broken
-                .store(false, crate::sync::Ordering::Relaxed);
+        if path.shared.take_broken() {
             self.engine.fail_vi(now_ns, vi, &mut self.path);
         }
-        self.engine.pump(now_ns, vi, &mut self.path)
+        let pumped = self.engine.pump(now_ns, vi, &mut self.path);
+        if !self.path.failed.is_empty() {
+            self.fail_vis(now_ns);
+        }
+        pumped
     }
 
     /// Sends what was just posted on this VI, at once or in a burst with what follows; what does not fit waits its turn.
@@ -339,8 +361,13 @@ impl Poller {
             self.kick_stream(vi);
             return;
         }
-        if self.path.vi(vi).is_none_or(|path| path.queued) {
-            return;
+        match self.path.vi(vi) {
+            None => return,
+            Some(path) if path.queued => {
+                self.enqueue_posted(vi);
+                return;
+            }
+            Some(_) => {}
         }
         if core::mem::take(&mut self.path.arrived) {
             self.coalescer.answers();
@@ -354,9 +381,6 @@ impl Poller {
         if self.pump(now_ns, vi) != Pumped::Idle {
             self.path.enqueue(vi);
         }
-        if !self.path.failed.is_empty() {
-            self.fail_vis(now_ns);
-        }
         let frames = self.path.batch.len();
         if !self.coalescer.waits(now_ns, frames) {
             self.path.flush();
@@ -365,6 +389,16 @@ impl Poller {
                 let now_ns = self.read_clock();
                 self.coalescer.sent(now_ns, frames);
             }
+        }
+    }
+
+    /// Leaves what was just posted to a later turn, but not what is flushed: its post returns with it complete
+    /// (VIPL 2.4, 3.3.5).
+    fn enqueue_posted(&mut self, vi: ViIndex) {
+        if self.engine.state(vi) == Some(EndpointState::Connected) {
+            self.path.enqueue(vi);
+        } else {
+            self.flush_unconnected(vi);
         }
     }
 
@@ -386,7 +420,7 @@ impl Poller {
         };
         self.waiting += 1;
         if self.coalescer.waits(now_ns, self.waiting) {
-            self.path.enqueue(vi);
+            self.enqueue_posted(vi);
             return;
         }
         self.waiting = 0;
@@ -453,7 +487,16 @@ impl Poller {
         self.clock.now_ns()
     }
 
-    fn port_events(&mut self, now_ns: u64) {
+    /// Handles what the port reports: ports that joined and left, and its failure. True if it reported anything.
+    pub(crate) fn serve_port_events(&mut self, now_ns: u64) -> bool {
+        let reported = self.path.port.events(&mut self.port_events);
+        if reported {
+            self.handle_port_events(now_ns);
+        }
+        reported
+    }
+
+    fn handle_port_events(&mut self, now_ns: u64) {
         // Taken out and put back, so that the engine can be called in between.
         let mut events = core::mem::take(&mut self.port_events);
         self.path.happened |= Event::CONTROL;
@@ -461,6 +504,10 @@ impl Poller {
             let (mac, joined) = match event {
                 PortEvent::Joined(n) => (n.mac, true),
                 PortEvent::Left(n) => (n.mac, false),
+                PortEvent::MtuChanged(change) => {
+                    self.path.note_mtu(change);
+                    continue;
+                }
                 PortEvent::Failed(failure) => {
                     self.fail_port(now_ns, failure);
                     continue;
@@ -530,5 +577,13 @@ impl Poller {
             self.path.flush_receives(vi);
         }
         Some(state)
+    }
+}
+
+impl Drop for Poller {
+    /// A port that is closed while its buffers are out keeps their memory.
+    fn drop(&mut self) {
+        self.free_received();
+        self.path.free_unsent();
     }
 }

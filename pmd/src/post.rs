@@ -20,6 +20,8 @@ pub(crate) struct PostRules<'a> {
     pub(crate) tag: TagCheck,
     pub(crate) max_segments: u32,
     pub(crate) max_transfer_bytes: u32,
+    /// Receives are truncated to their registered memory (`protection = "lenient"`).
+    pub(crate) clips_receives: bool,
     /// RDMA reads can be posted; looked at for a read only.
     pub(crate) reads: &'a AtomicBool,
 }
@@ -209,6 +211,41 @@ impl Header {
         let sum = unsafe { self.copy_segments(slot, 0) };
         slot.length_bytes = u32::try_from(sum).unwrap_or(u32::MAX);
         self.note_valid(rules, slot, Access::Write);
+        if rules.clips_receives && slot.epoch != self.epoch {
+            self.clip(rules, slot);
+        }
+    }
+
+    /// Truncates a receive at the end of the region of its first segment that exceeds it. A longer
+    /// message is a length error then, instead of every message a protection error.
+    #[cold]
+    fn clip(&self, rules: &PostRules<'_>, slot: &mut Slot) {
+        let mut room_bytes = 0u32;
+        let mut is_over = false;
+        let count = slot.data().len();
+        for segment in slot.segments_mut(count) {
+            if is_over {
+                segment.length = 0;
+                continue;
+            }
+            let (handle, address) = (segment.handle, segment.address);
+            let registered = rules
+                .regions
+                .bytes_from(handle, rules.tag, address, Access::Write);
+            let Some(registered @ 1..) = registered.filter(|_| segment.length > 0) else {
+                // Without registered memory it stays a protection error.
+                continue;
+            };
+            if registered < u64::from(segment.length) {
+                segment.length = registered as u32;
+                is_over = true;
+            }
+            room_bytes = room_bytes.saturating_add(segment.length);
+        }
+        if is_over {
+            slot.length_bytes = room_bytes;
+            self.note_valid(rules, slot, Access::Write);
+        }
     }
 
     fn too_many_segments(&self, rules: &PostRules<'_>) -> bool {

@@ -32,6 +32,7 @@ use crate::config::Progress;
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::open::OpenError;
+use crate::patience::Patience;
 use crate::sleepers::Event;
 use crate::sync::{self, AtomicBool, AtomicU32, Ordering, fence};
 use crate::sys;
@@ -214,8 +215,11 @@ fn core_of(device: &Device) -> Result<Option<core_affinity::CoreId>, OpenError> 
         .find(|c| Some(c.id) == wanted)
         .map(Some)
         .ok_or_else(|| {
+            let known: Vec<String> = ids.iter().map(usize::to_string).collect();
+            let wanted = wanted.map_or("any".into(), |core| core.to_string());
             OpenError::new(format!(
-                "core = {wanted:?} is not one of the cores this process may use: {ids:?}"
+                "core = {wanted}: this process may not use it; it may use {}",
+                known.join(", ")
             ))
         })
 }
@@ -225,13 +229,19 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
         log::warn!("the poll thread could not be pinned to core {}", core.id);
     }
     let mut upkeep_at_ns = 0;
+    // Another poll thread may be pinned to the same core.
+    let patience = Patience::new();
+    let mut idle_turns = 0;
     while device.runs(epoch) {
         let Some(mut held) = device.turn.try_hold() else {
             std::thread::yield_now();
             continue;
         };
+        idle_turns += 1;
         if let Some(driver) = held.as_mut() {
-            driver.turn(&device.doorbells);
+            if driver.turn(&device.doorbells) {
+                idle_turns = 0;
+            }
             device.announce(driver);
             let now_ns = driver.engine().map_or(0, |poller| poller.clock.last_ns());
             if now_ns >= upkeep_at_ns {
@@ -240,6 +250,10 @@ fn pinned(device: &'static Device, epoch: u32, core: core_affinity::CoreId) {
             }
         }
         drop(held);
+        if idle_turns >= patience.turns() {
+            idle_turns = 0;
+            patience.give_way();
+        }
         core::hint::spin_loop();
     }
 }

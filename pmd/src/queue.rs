@@ -147,6 +147,9 @@ pub(crate) struct ReapEnd {
 /// A send or receive queue.
 pub(crate) struct WorkQueue {
     slots: Box<[UnsafeCell<Slot>]>,
+    /// By slot, the poster's own value, which goes back to the reaper. Apart from the slots: the
+    /// poller reads none of them.
+    contexts: Box<[UnsafeCell<usize>]>,
     mask: u32,
     /// Descriptors that may be posted at a time; at most the number of slots.
     limit: u32,
@@ -159,7 +162,7 @@ pub(crate) struct WorkQueue {
     pub(crate) reap_end: CachePadded<Token<ReapEnd>>,
 }
 
-// SAFETY: a slot is reached by one thread at a time: by the poster between
+// SAFETY: a slot is reached by one thread at a time, and its context with it: by the poster between
 // `completed`..`posted + 1` under `post_end`, by the poller (who holds the NIC's turn)
 // between `completed` and `posted`, by the reaper between `reaped` and `completed`
 // under `reap_end`; each index is published with Release and read with Acquire.
@@ -168,7 +171,11 @@ unsafe impl Sync for WorkQueue {}
 /// What a reaper found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
-    Done { address: u64, status: u32 },
+    Done {
+        address: u64,
+        status: u32,
+        context: usize,
+    },
     Pending,
     Empty,
 }
@@ -180,10 +187,13 @@ impl WorkQueue {
         let limit = depth.max(1);
         let depth = limit.max(2).next_power_of_two();
         let slots = Box::<[UnsafeCell<Slot>]>::new_zeroed_slice(depth as usize);
+        let contexts = Box::<[UnsafeCell<usize>]>::new_zeroed_slice(depth as usize);
         Self {
             // SAFETY: integers, `DataSegment`s of integers, an `Option<Box>` and an `Option` of a
             // transparent reference are all valid as zero bytes.
             slots: unsafe { slots.assume_init() },
+            // SAFETY: integers are valid as zero bytes.
+            contexts: unsafe { contexts.assume_init() },
             mask: depth - 1,
             limit,
             posted: CachePadded::new(AtomicU32::new(0)),
@@ -199,6 +209,11 @@ impl WorkQueue {
         self.slots[(index & self.mask) as usize].get()
     }
 
+    #[inline]
+    fn context(&self, index: u32) -> *mut usize {
+        self.contexts[(index & self.mask) as usize].get()
+    }
+
     /// True if nothing can be posted before something is reaped.
     #[inline]
     pub(crate) fn is_full(&self, end: &PostEnd) -> bool {
@@ -207,14 +222,28 @@ impl WorkQueue {
         end.posted.wrapping_sub(reaped) >= self.limit
     }
 
-    /// Posts what `fill` writes into the next slot. False if all slots are taken.
+    /// As [`WorkQueue::post_with`], with the context 0.
     #[inline]
     pub(crate) fn post(&self, end: &mut PostEnd, fill: impl FnOnce(&mut Slot)) -> bool {
+        self.post_with(end, 0, fill)
+    }
+
+    /// Posts what `fill` writes into the next slot; [`WorkQueue::reap`] gives `context` back.
+    /// False if all slots are taken.
+    #[inline]
+    pub(crate) fn post_with(
+        &self,
+        end: &mut PostEnd,
+        context: usize,
+        fill: impl FnOnce(&mut Slot),
+    ) -> bool {
         if self.is_full(end) {
             return false;
         }
         // SAFETY: the slot was reaped, and `end` shows that this thread is the poster.
         fill(unsafe { &mut *self.slot(end.posted) });
+        // SAFETY: as above, of the slot's context.
+        unsafe { *self.context(end.posted) = context };
         end.posted = end.posted.wrapping_add(1);
         // Release: partner of the Acquire load in `ahead`.
         self.posted.store(end.posted, Ordering::Release);
@@ -304,6 +333,8 @@ impl WorkQueue {
         let found = Reaped::Done {
             address: slot.address,
             status: slot.status,
+            // SAFETY: as above, of the slot's context.
+            context: unsafe { *self.context(at) },
         };
         end.reaped = at.wrapping_add(1);
         // Release: partner of the Acquire load in `post`.
@@ -431,7 +462,8 @@ mod tests {
         for round in 0..5u64 {
             for i in 0..4 {
                 let mut end = queue.post_end.hold();
-                assert!(queue.post(&mut end, |slot| slot.address = round * 10 + i));
+                let context = 1 + i as usize;
+                assert!(queue.post_with(&mut end, context, |slot| slot.address = round * 10 + i));
             }
             assert!(!queue.post(&mut queue.post_end.hold(), |_| panic!("no room")));
             let mut reap = queue.reap_end.hold();
@@ -444,6 +476,7 @@ mod tests {
                 let done = Reaped::Done {
                     address: round * 10 + i,
                     status: 1,
+                    context: 1 + i as usize,
                 };
                 assert_eq!(queue.reap(&mut reap), done);
                 assert!(queue.was_reaped(sequence));

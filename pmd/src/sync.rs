@@ -6,6 +6,12 @@ pub(crate) use core::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, compiler_fence, fence,
 };
 
+/// Writes to memory that applications poll. The models have their own, which loom watches.
+pub(crate) mod application {
+    pub(crate) use core::ptr::copy_nonoverlapping;
+    pub(crate) use core::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+}
+
 pub(crate) use core::hint::spin_loop;
 pub(crate) use std::thread::yield_now;
 

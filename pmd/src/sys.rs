@@ -1,9 +1,20 @@
 //! System calls that are not the data path's: random numbers, an event that a
 //! thread can sleep on beside a port, signal masks, and news of a fork.
 
+use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
+
+use pmd_port::descriptor_number::above_standard_streams;
+
+/// The index of a network interface, by its name.
+pub(crate) fn interface_index(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: a string that ends with NUL and lives as long as the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
+}
 
 /// Fills `out` with bytes that nobody can guess.
 pub(crate) fn random_bytes(out: &mut [u8]) {
@@ -64,7 +75,7 @@ pub(crate) fn process(pid: libc::pid_t) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the descriptor is new and nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 /// Has this process ended?
@@ -97,9 +108,9 @@ pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
     Ok((before, limit.rlim_cur))
 }
 
-mod bell;
+mod wakeup;
 
-pub(crate) use bell::{Bell, Bells};
+pub(crate) use wakeup::{ClientWakeup, Waker, WakeupSet};
 
 /// Something to sleep on beside a port's descriptor.
 pub(crate) struct Event(OwnedFd);
@@ -112,7 +123,7 @@ impl Event {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor is new and nobody else has it.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) }).map(Self)
     }
 
     /// Forgets that it was signalled.

@@ -9,6 +9,7 @@ use vi_engine::{
 };
 
 use crate::datapath::Datapath;
+pub(crate) use crate::vitcp::ListenState;
 use crate::vitcp::ViTcp;
 
 /// Frames that one VI may send before the next one has its turn.
@@ -81,6 +82,29 @@ impl Transport {
         match self {
             Self::FcVi(engine) => engine.peer(vi).map(Peer::Port),
             Self::ViTcp(tcp) => tcp.peer(vi).map(Peer::Host),
+        }
+    }
+
+    /// RDMA accesses of the peer that were refused on this VI's connection.
+    pub(crate) fn refused_accesses(&self, vi: ViIndex) -> u32 {
+        match self {
+            Self::FcVi(engine) => engine.refused_accesses(vi),
+            Self::ViTcp(tcp) => tcp.refused_accesses(vi),
+        }
+    }
+
+    /// Sets the user whose VI it is. Over VI/TCP peers are told apart by host alone.
+    pub(crate) fn set_user(&mut self, vi: ViIndex, user: u32) {
+        if let Self::FcVi(engine) = self {
+            engine.set_user(vi, user);
+        }
+    }
+
+    /// Starts listening for connection requests, where the transport has a port; see [`ListenState`].
+    pub(crate) fn start_listening(&mut self, is_last_try: bool) -> ListenState {
+        match self {
+            Self::FcVi(_) => ListenState::Listening,
+            Self::ViTcp(tcp) => tcp.start_listening(is_last_try),
         }
     }
 
@@ -168,9 +192,9 @@ impl Transport {
     }
 
     /// `None`: nothing can come in.
-    pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> Option<u64> {
+    pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
         match self {
-            Self::FcVi(engine) => Some(engine.listen(discriminator)),
+            Self::FcVi(engine) => engine.listen(discriminator),
             Self::ViTcp(tcp) => tcp.listen(now_ns, discriminator),
         }
     }
@@ -211,6 +235,29 @@ impl Transport {
         match self {
             Self::FcVi(engine) => engine.reject(now_ns, conn, path),
             Self::ViTcp(tcp) => tcp.reject(now_ns, conn),
+        }
+    }
+
+    /// Returns the VI of this NIC that makes a request, or `None` if another program makes it.
+    ///
+    /// # Errors
+    /// `Timeout`: the request is not held for its consumer any more.
+    pub(crate) fn requester(&self, conn: ConnId) -> Result<Option<ViIndex>, ConnectError> {
+        match self {
+            Self::FcVi(engine) => engine.requester(conn),
+            Self::ViTcp(tcp) => tcp.requester(conn),
+        }
+    }
+
+    /// Returns the VI of this NIC that a connected VI is connected to, or `None` if it is another
+    /// program's.
+    ///
+    /// # Errors
+    /// `InvalidState`: the VI is not connected.
+    pub(crate) fn connected_to(&self, vi: ViIndex) -> Result<Option<ViIndex>, ConnectError> {
+        match self {
+            Self::FcVi(engine) => engine.connected_to(vi),
+            Self::ViTcp(tcp) => tcp.connected_to(vi),
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use vi_engine::{EndpointState, ViIndex};
 
-use crate::cq::{CompletionRing, Entry};
+use crate::cq::CompletionRing;
 use crate::device::{Device, device_of};
 use crate::notify::{CqSource, NotifySlot, ViNotify};
 use crate::queue::{PostEnd, ReapEnd, WorkQueue};
@@ -129,6 +129,17 @@ impl ViShared {
             recv: WorkQueue::new(depth),
             notify: Box::new(ViNotify::new()),
         }
+    }
+
+    /// Reads and clears the mark of a post that broke the VI; with the lock held.
+    #[inline]
+    pub(crate) fn take_broken(&self) -> bool {
+        // Acquire: partner of the Release store of the thread that posted.
+        let is_broken = self.broken.load(Ordering::Acquire);
+        if is_broken {
+            self.broken.store(false, Ordering::Relaxed);
+        }
+        is_broken
     }
 
     /// Brings the object to life under a new handle.
@@ -348,15 +359,6 @@ pub(crate) fn cq_at(handle: u64) -> Option<&'static CqShared> {
 #[inline]
 pub(crate) fn cq_of(handle: u64) -> Option<&'static CqShared> {
     cq_at(handle).filter(|cq| cq.is_live(handle))
-}
-
-/// Does an entry still name a descriptor that can be reaped?
-#[inline]
-pub(crate) fn entry_is_live(entry: &Entry) -> bool {
-    vi_of(entry.vi).is_some_and(|vi| {
-        let queue = if entry.receive { &vi.recv } else { &vi.send };
-        !queue.was_reaped(entry.sequence)
-    })
 }
 
 #[cfg(test)]

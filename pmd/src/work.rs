@@ -11,6 +11,7 @@ use std::time::Duration;
 use vi_engine::EndpointState;
 
 use crate::attach::calls;
+use crate::config::Protection;
 use crate::control::{ControlError, Outcome};
 use crate::descriptor::RawDescriptor;
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
@@ -62,6 +63,7 @@ impl ViShared {
             tag: TagCheck::tag(self.tag.load(Ordering::Relaxed)),
             max_segments: self.device.config.max_segments_per_descriptor,
             max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
+            clips_receives: self.device.config.protection == Protection::Lenient,
             reads: &self.reads,
         }
     }
@@ -75,10 +77,11 @@ impl ViShared {
         self.tells_receives.load(Ordering::Relaxed)
     }
 
-    /// Notes a post that breaks the VI (VIPL 6.3.1); the poller does the rest.
+    /// Marks the VI as broken by a post (VIPL 6.3.1); gives the error to report.
     #[cold]
-    fn note_broken(&'static self, code: ErrorCode, descriptor: u64, queue: Queue) {
-        self.device.events.push(AsyncEvent {
+    fn mark_broken(&'static self, code: ErrorCode, descriptor: u64, queue: Queue) -> AsyncEvent {
+        self.broken.store(true, Ordering::Release);
+        AsyncEvent {
             vi: self.live_handle(),
             instance: self.instance(),
             descriptor,
@@ -91,8 +94,7 @@ impl ViShared {
                 _ => ResourceCode::Descriptor,
             },
             code,
-        });
-        self.broken.store(true, Ordering::Release);
+        }
     }
 
     /// Parses a descriptor and posts it.
@@ -104,11 +106,11 @@ impl ViShared {
         &'static self,
         queue: Queue,
         end: &mut PostEnd,
-        address: u64,
-        region: u32,
+        (address, region): (u64, u32),
+        context: usize,
     ) -> Result<(), ErrorCode> {
         let rules = self.rules();
-        // SAFETY: registered memory stays mapped, as `register` demands.
+        // SAFETY: found registered, and mapped while this call runs, as our caller promises.
         let header = unsafe { Header::read(&rules, address, region) };
         let Ok(header) = header else {
             return Err(ErrorCode::PostDesc);
@@ -119,7 +121,7 @@ impl ViShared {
             // SAFETY: as above.
             Queue::Receive => unsafe { header.fill_receive(&rules, slot) },
         };
-        if self.queue(queue).post(end, fill) {
+        if self.queue(queue).post_with(end, context, fill) {
             Ok(())
         } else {
             Err(ErrorCode::ViOverrun)
@@ -130,14 +132,17 @@ impl ViShared {
 /// Posts a descriptor (VIPL 3.5.1, 3.5.4). What is wrong with it is told by its status,
 /// or by an asynchronous error if it cannot even be read.
 ///
+/// `context` is the caller's own: it comes back with the descriptor. It is kept in memory of the
+/// library's, which no registration covers, so no peer can change it.
+///
 /// # Errors
 /// [`ControlError::InvalidParameter`]: no such VI. [`ControlError::Resource`]: the queue is full and
 /// `when_full` says so, or the datapath process allows this program no more descriptors
 /// (`max_descriptors` of its quota); nothing is posted, and the VI stays what it is.
 ///
 /// # Safety
-/// Until it is reaped, the descriptor and its buffers belong to the provider. The region of
-/// the descriptor is not deregistered by another thread while this call runs.
+/// Until it is reaped, the descriptor and its buffers belong to the provider. The memory of the
+/// descriptor stays mapped while this call runs, also if another thread deregisters its region.
 #[inline]
 pub unsafe fn post(
     handle: u64,
@@ -145,6 +150,7 @@ pub unsafe fn post(
     descriptor: *mut RawDescriptor,
     region: u32,
     when_full: WhenFull,
+    context: usize,
 ) -> Outcome<()> {
     let vi = vi_at(handle).ok_or(ControlError::InvalidParameter)?;
     let address = descriptor as u64;
@@ -166,23 +172,21 @@ pub unsafe fn post(
             return Err(ControlError::Resource);
         }
         // SAFETY: passed on from our caller.
-        let posted = unsafe { vi.post(queue, &mut end, address, region) };
-        if let Err(code) = posted {
-            if let Some(counted) = counted {
-                counted.take_back();
-            }
-            // Still under the post end: it is this VI that breaks, not its successor.
-            vi.note_broken(code, address, queue);
+        let posted = unsafe { vi.post(queue, &mut end, (address, region), context) };
+        if posted.is_err()
+            && let Some(counted) = counted
+        {
+            counted.take_back();
         }
-        posted
+        // Still under the post end: it is this VI that breaks, not its successor.
+        posted.map_err(|code| vi.mark_broken(code, address, queue))
     };
-    if posted.is_err() {
-        vi.device.ring(vi.index);
-        vi.device.poll();
+    if let Err(error) = posted {
+        vi.device.fail_broken(vi.index, error);
         return Ok(());
     }
     match queue {
-        _ if vi.device.is_attached() => submit(vi, queue),
+        _ if vi.device.is_attached() => submit(vi, handle, queue),
         Queue::Send => vi.device.kick(vi),
         Queue::Receive if vi.state() == EndpointState::Error => vi.device.flush_unconnected(vi),
         Queue::Receive if vi.tells_receives() => vi.device.kick(vi),
@@ -193,7 +197,7 @@ pub unsafe fn post(
 
 /// Has what was posted submitted to the datapath process, whose engine does not see it before.
 #[inline]
-fn submit(vi: &'static ViShared, queue: Queue) {
+fn submit(vi: &'static ViShared, handle: u64, queue: Queue) {
     match queue {
         Queue::Send => vi.device.kick(vi),
         // Whoever learns that this call has returned may have a message sent.
@@ -205,7 +209,7 @@ fn submit(vi: &'static ViShared, queue: Queue) {
         Queue::Receive => state == EndpointState::Error,
     };
     if comes_back {
-        calls::await_flush(vi, queue == Queue::Receive);
+        calls::await_flush(vi, handle, queue == Queue::Receive);
     }
 }
 
@@ -218,6 +222,8 @@ pub enum Done {
         descriptor: *mut RawDescriptor,
         /// Its status word.
         status: u32,
+        /// The value that it was posted with.
+        context: usize,
     },
     /// The head is not complete.
     NotDone,
@@ -269,9 +275,14 @@ fn reap_by(
         return Err(ControlError::InvalidParameter);
     }
     Ok(match reap(queue, &mut end) {
-        Reaped::Done { address, status } => Done::Completed {
+        Reaped::Done {
+            address,
+            status,
+            context,
+        } => Done::Completed {
             descriptor: address as *mut RawDescriptor,
             status,
+            context,
         },
         Reaped::Pending => Done::NotDone,
         Reaped::Empty => Done::Empty,
@@ -318,7 +329,8 @@ pub struct CqEntry {
     pub receive: bool,
 }
 
-/// Takes the oldest entry that still names a descriptor, without a turn.
+/// Takes the oldest entry, without a turn. Its descriptor may have been reaped already, or its
+/// VI destroyed (VIPL 3.5.7, 7.5).
 #[inline]
 pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
     if !cq.ring.has_entry() {
@@ -332,16 +344,10 @@ pub(crate) fn take(cq: &CqShared, handle: u64) -> Outcome<Option<CqEntry>> {
     if !cq.is_live(handle) {
         return Err(ControlError::InvalidParameter);
     }
-    while let Some(entry) = cq.ring.take(&mut end) {
-        // An entry whose descriptor was reaped directly tells nothing any more.
-        if crate::vi::entry_is_live(&entry) {
-            return Ok(Some(CqEntry {
-                vi: entry.vi,
-                receive: entry.receive,
-            }));
-        }
-    }
-    Ok(None)
+    Ok(cq.ring.take(&mut end).map(|entry| CqEntry {
+        vi: entry.vi,
+        receive: entry.receive,
+    }))
 }
 
 /// Takes the oldest entry of a completion queue, if there is one (VIPL 3.5.7).

@@ -6,10 +6,16 @@
 //! cargo run --release -p vipl --example echo_client -- -i 1000 -s 64,4096 localhost
 //! ```
 
+#[path = "common/arguments.rs"]
+mod arguments;
+mod common;
+
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use arguments::arguments;
+use common::{complain, end, print};
 use vipl::{Completed, Descriptor, NetAddress, Nic, Timeout, Vi, VipError};
 
 const USAGE: &str =
@@ -40,7 +46,7 @@ impl Options {
             sizes: vec![0, 1, 64, 4096, 65_536],
             server: String::new(),
         };
-        let mut words = std::env::args().skip(1);
+        let mut words = arguments()?;
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} wants a value"));
             match word.as_str() {
@@ -159,10 +165,10 @@ fn collected(head: Option<Completed>) -> Result<Completed, Box<dyn Error>> {
 fn verify(reply: &Completed, message: u64, size: usize) -> bool {
     let bytes = reply.first_bytes();
     if bytes.len() != size {
-        eprintln!(
+        complain(format_args!(
             "echo_client: message {message}: {size} bytes sent, {} came back",
             bytes.len()
-        );
+        ));
         return false;
     }
     match bytes
@@ -173,16 +179,15 @@ fn verify(reply: &Completed, message: u64, size: usize) -> bool {
         None => true,
         Some((offset, byte)) => {
             let expected = pattern(message, offset);
-            eprintln!(
+            complain(format_args!(
                 "echo_client: message {message}: byte {offset} is {byte:#04x}, must be {expected:#04x}"
-            );
+            ));
             false
         }
     }
 }
 
-/// `true` when every reply was right.
-fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
+fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let nic = Nic::open(&options.device)?;
     nic.name_service(None)?;
     let max_transfer_bytes = options
@@ -209,27 +214,22 @@ fn run(options: &Options) -> Result<bool, Box<dyn Error>> {
         round_trips,
     } = totals;
     let mean_us = round_trips.as_secs_f64() * 1e6 / messages.max(1) as f64;
-    println!(
+    print(format_args!(
         "echo_client: {messages} messages, {bytes} bytes, {errors} errors, mean round trip {mean_us:.1} us"
-    );
-    Ok(errors == 0)
+    ))?;
+    if errors > 0 {
+        return Err("not every reply was right".into());
+    }
+    Ok(())
 }
 
 fn main() -> ExitCode {
     let options = match Options::parse() {
         Ok(options) => options,
         Err(complaint) => {
-            eprintln!("echo_client: {complaint}\n{USAGE}");
+            complain(format_args!("echo_client: {complaint}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
-    match run(&options) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            let reason = vipl::provider::last_error().unwrap_or_default();
-            eprintln!("echo_client: {error} {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    end("echo_client", run(&options))
 }

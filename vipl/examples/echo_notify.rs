@@ -11,13 +11,20 @@
 //! cargo run --release -p vipl --example echo_client -- localhost
 //! ```
 
+#[path = "common/arguments.rs"]
+mod arguments;
+mod common;
+
 use std::error::Error;
+use std::io;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+use arguments::arguments;
+use common::{complain, end, print};
 use vipl::{
     Completed, ConnectionRequest, Descriptor, ErrorCode, Nic, Ptag, ReliabilityLevel, Timeout, Vi,
     VipError,
@@ -49,7 +56,7 @@ impl Options {
             clients_to_serve: None,
             ready_file: None,
         };
-        let mut words = std::env::args().skip(1);
+        let mut words = arguments()?;
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} wants a value"));
             match word.as_str() {
@@ -79,7 +86,7 @@ struct Client {
     replies: Mutex<Vec<Descriptor>>,
     /// There is one more reply.
     returned: Condvar,
-    left: Mutex<Sender<()>>,
+    left: Mutex<Sender<io::Result<()>>>,
 }
 
 impl Client {
@@ -139,29 +146,29 @@ impl Client {
 
     fn tell(&self, outcome: Result<(), Box<dyn Error>>) {
         if let Err(error) = outcome {
-            eprintln!("echo_notify: client {}: {error}", self.number);
+            complain(format_args!("echo_notify: client {}: {error}", self.number));
         }
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        println!(
+        let printed = print(format_args!(
             "echo_notify: client {}: {} messages, {} bytes",
             self.number,
             self.messages.load(Ordering::Relaxed),
             self.bytes.load(Ordering::Relaxed)
-        );
+        ));
         let left = self.left.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Fails when the server ends first.
-        let _ = left.send(());
+        let _ = left.send(printed);
     }
 }
 
 struct Server {
     nic: Nic,
     ptag: Ptag,
-    left: Sender<()>,
+    left: Sender<io::Result<()>>,
 }
 
 impl Server {
@@ -227,13 +234,17 @@ impl Server {
             .collect()
     }
 
-    fn serve(&self, options: &Options, left: &Receiver<()>) -> Result<(), Box<dyn Error>> {
+    fn serve(
+        &self,
+        options: &Options,
+        left: &Receiver<io::Result<()>>,
+    ) -> Result<(), Box<dyn Error>> {
         let address = self.nic.local_address(options.discriminator.as_bytes())?;
-        println!(
+        print(format_args!(
             "echo_notify: listening as {:?} on {}",
             options.discriminator,
             self.nic.attributes().name
-        );
+        ))?;
         if let Some(path) = &options.ready_file {
             std::fs::write(path, "ready\n")?;
         }
@@ -245,11 +256,14 @@ impl Server {
                 Ok(request) => {
                     accepted += 1;
                     if let Err(error) = self.admit(request, accepted) {
-                        eprintln!("echo_notify: a client was rejected: {error}");
+                        complain(format_args!("echo_notify: a client was rejected: {error}"));
                     }
                 }
             }
-            served += left.try_iter().count() as u64;
+            for printed in left.try_iter() {
+                printed?;
+                served += 1;
+            }
         }
         Ok(())
     }
@@ -260,7 +274,10 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     nic.set_error_handler(|error| {
         // A lost connection also flushes the client's receives, and that is where it is dealt with.
         if error.code != ErrorCode::ConnLost {
-            eprintln!("echo_notify: asynchronous error {:?}", error.code);
+            complain(format_args!(
+                "echo_notify: asynchronous error {}",
+                error.code
+            ));
         }
     })?;
     let ptag = nic.create_ptag()?;
@@ -277,16 +294,9 @@ fn main() -> ExitCode {
     let options = match Options::parse() {
         Ok(options) => options,
         Err(complaint) => {
-            eprintln!("echo_notify: {complaint}\n{USAGE}");
+            complain(format_args!("echo_notify: {complaint}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
-    match run(&options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let reason = vipl::provider::last_error().unwrap_or_default();
-            eprintln!("echo_notify: {error} {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    end("echo_notify", run(&options))
 }

@@ -9,12 +9,18 @@
 //! cargo run --release -p vipl --example echo_client -- localhost
 //! ```
 
+#[path = "common/arguments.rs"]
+mod arguments;
+mod common;
+
 use std::collections::HashMap;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arguments::arguments;
+use common::{complain, end, print};
 use vipl::{
     Completed, CompletionQueue, ConnectionRequest, ErrorCode, NetAddress, Nic, Ptag,
     ReliabilityLevel, Timeout, Vi, ViHandle, VipError,
@@ -52,7 +58,7 @@ impl Options {
             max_clients: 32,
             ready_file: None,
         };
-        let mut words = std::env::args().skip(1);
+        let mut words = arguments()?;
         while let Some(word) = words.next() {
             let mut value = || words.next().ok_or(format!("{word} wants a value"));
             match word.as_str() {
@@ -89,10 +95,10 @@ impl Client {
             Ok(Some(arrived)) if arrived.status.is_ok() => self.echo(arrived),
             Ok(Some(arrived)) if arrived.status.is_flushed() => Ok(false),
             Ok(Some(arrived)) => {
-                eprintln!(
+                complain(format_args!(
                     "echo_server: client {}: receive: {}",
                     self.number, arrived.status
-                );
+                ));
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -144,7 +150,10 @@ impl Server {
         nic.set_error_handler(|error| {
             // A lost connection also flushes the client's receives, and that is where it is dealt with.
             if error.code != ErrorCode::ConnLost {
-                eprintln!("echo_server: asynchronous error {:?}", error.code);
+                complain(format_args!(
+                    "echo_server: asynchronous error {}",
+                    error.code
+                ));
             }
         })?;
         let ptag = nic.create_ptag()?;
@@ -184,7 +193,7 @@ impl Server {
                 Ok(request) => {
                     accepted += 1;
                     if let Err(error) = self.admit(request, accepted) {
-                        eprintln!("echo_server: a client was rejected: {error}");
+                        complain(format_args!("echo_server: a client was rejected: {error}"));
                     }
                 }
             }
@@ -244,7 +253,19 @@ impl Server {
         Ok(())
     }
 
-    fn work(&self) -> Result<(), VipError> {
+    fn announce(&self) -> Result<(), Box<dyn Error>> {
+        print(format_args!(
+            "echo_server: listening as {:?} on {}",
+            self.options.discriminator,
+            self.nic.attributes().name
+        ))?;
+        if let Some(path) = &self.options.ready_file {
+            std::fs::write(path, "ready\n")?;
+        }
+        Ok(())
+    }
+
+    fn work(&self) -> Result<(), Box<dyn Error>> {
         let mut served = 0;
         while self.options.clients_to_serve != Some(served) && !self.stopping() {
             let entry = match self.cq.wait(LOOK_UP) {
@@ -257,7 +278,10 @@ impl Server {
                 continue;
             };
             let goes_on = client.serve().unwrap_or_else(|error| {
-                eprintln!("echo_server: client {}: {error}", client.number);
+                complain(format_args!(
+                    "echo_server: client {}: {error}",
+                    client.number
+                ));
                 false
             });
             if !goes_on {
@@ -270,7 +294,9 @@ impl Server {
                     ..
                 }) = gone
                 {
-                    println!("echo_server: client {number}: {messages} messages, {bytes} bytes");
+                    print(format_args!(
+                        "echo_server: client {number}: {messages} messages, {bytes} bytes"
+                    ))?;
                 }
                 served += 1;
             }
@@ -287,25 +313,11 @@ fn run(options: Options) -> Result<(), Box<dyn Error>> {
             server.stop();
             outcome
         });
-        println!(
-            "echo_server: listening as {:?} on {}",
-            server.options.discriminator,
-            server.nic.attributes().name
-        );
-        let announced = match &server.options.ready_file {
-            Some(path) => std::fs::write(path, "ready\n"),
-            None => Ok(()),
-        };
-        let worked = if announced.is_ok() {
-            server.work()
-        } else {
-            Ok(())
-        };
+        let worked = server.announce().and_then(|()| server.work());
         server.stop();
         let listened = listener
             .join()
             .map_err(|_| "the listening thread panicked")?;
-        announced?;
         worked?;
         Ok(listened?)
     })
@@ -315,16 +327,9 @@ fn main() -> ExitCode {
     let options = match Options::parse() {
         Ok(options) => options,
         Err(complaint) => {
-            eprintln!("echo_server: {complaint}\n{USAGE}");
+            complain(format_args!("echo_server: {complaint}\n{USAGE}"));
             return ExitCode::from(2);
         }
     };
-    match run(options) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let reason = vipl::provider::last_error().unwrap_or_default();
-            eprintln!("echo_server: {error} {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    end("echo_server", run(options))
 }

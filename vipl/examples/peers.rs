@@ -7,13 +7,19 @@
 //! cargo run --release -p vipl --example peers -- 1 2
 //! ```
 
+#[path = "common/arguments.rs"]
+mod arguments;
+mod common;
+
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use arguments::arguments;
+use common::{complain, end, print};
 use vipl::{Completed, Descriptor, Nic, Ptag, Timeout, Vi, VipError};
 
-const GROUP: &str = "viaduct-peers";
+const GROUP: &str = "peers";
 const PATIENCE: Timeout = Timeout::After(Duration::from_secs(10));
 /// A message is the rank of its sender.
 const MESSAGE_BYTES: usize = 4;
@@ -31,7 +37,7 @@ struct Part {
 
 impl Part {
     fn from_arguments() -> Option<Self> {
-        let mut words = std::env::args().skip(1);
+        let mut words = arguments().ok()?;
         let mut number = || words.next()?.parse().ok();
         let (rank, parts) = (number()?, number()?);
         let only = words.next().is_none();
@@ -123,23 +129,17 @@ fn run(part: Part) -> Outcome<()> {
         sum += told;
         collected(vi.send_wait(PATIENCE)?)?;
     }
-    println!(
+    print(format_args!(
         "peers: part {} of {}: the sum is {sum}",
         part.rank, part.parts
-    );
+    ))?;
     Ok(())
 }
 
 fn main() -> ExitCode {
     let Some(part) = Part::from_arguments() else {
-        eprintln!("usage: peers RANK PARTS");
+        complain(format_args!("usage: peers RANK PARTS"));
         return ExitCode::from(2);
     };
-    match run(part) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("peers: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    end("peers", run(part))
 }

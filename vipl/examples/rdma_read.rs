@@ -5,9 +5,13 @@
 //! cargo run --release -p vipl --example rdma_read
 //! ```
 
+mod common;
+
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use common::{end, print};
 use vipl::{
     Completed, Descriptor, Nic, Operation, RdmaAccess, ReliabilityLevel, RemoteBuffer, Timeout,
     VipError,
@@ -70,7 +74,7 @@ fn target() -> Outcome<()> {
     while table.load_u64(DONE_OFFSET_BYTES) != DONE {
         std::hint::spin_loop();
     }
-    println!("target: the reader says that it is done");
+    print(format_args!("target: the reader says that it is done"))?;
     Ok(())
 }
 
@@ -122,14 +126,25 @@ fn reader() -> Outcome<()> {
     }
     // At Reliable Reception a completed write has been placed.
     collected(vi.send_wait(PATIENCE)?)?;
-    println!("reader: {ROWS} rows of {ROW_BYTES} bytes were read");
+    print(format_args!(
+        "reader: {ROWS} rows of {ROW_BYTES} bytes were read"
+    ))?;
     Ok(())
 }
 
-fn main() -> Outcome<()> {
+fn run() -> Outcome<()> {
     std::thread::scope(|scope| {
         let target = scope.spawn(target);
-        reader()?;
-        target.join().map_err(|_| "the target panicked")?
+        let outcome = reader();
+        // An error there may be the cause of one here.
+        target.join().map_err(|_| "the target panicked")??;
+        outcome
     })
+}
+
+fn main() -> ExitCode {
+    end(
+        "rdma_read",
+        run().map_err(|error| -> Box<dyn Error> { error }),
+    )
 }

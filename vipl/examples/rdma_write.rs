@@ -5,9 +5,13 @@
 //! cargo run --release -p vipl --example rdma_write
 //! ```
 
+mod common;
+
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
+use common::{end, print};
 use vipl::{Completed, Nic, Operation, RdmaAccess, RemoteBuffer, Timeout, VipError};
 
 const DISCRIMINATOR: &[u8] = b"rdma-write";
@@ -66,20 +70,22 @@ fn target() -> Outcome<()> {
     if bytes != [0xAB; FLAG_OFFSET_BYTES] {
         return Err("the flag was seen before the bytes in front of it".into());
     }
-    println!(
+    print(format_args!(
         "target: the flag is set, and so are the {} bytes in front of it",
         bytes.len()
-    );
+    ))?;
 
     let notice = collected(vi.recv_wait(PATIENCE)?)?;
     let mut bytes = [0; SECOND.len()];
     memory.read(SECOND_OFFSET_BYTES, &mut bytes);
-    println!(
-        "target: {} bytes were written, immediate data {:?}: {:?}",
+    print(format_args!(
+        "target: {} bytes were written, immediate data {}: {}",
         notice.length_bytes(),
-        notice.immediate(),
+        notice
+            .immediate()
+            .map_or("none".into(), |data| data.to_string()),
         String::from_utf8_lossy(&bytes)
-    );
+    ))?;
     collected(vi.send_wait(PATIENCE)?)?;
     if notice.immediate() == Some(42) && bytes == *SECOND {
         Ok(())
@@ -130,10 +136,19 @@ fn writer() -> Outcome<()> {
     Ok(())
 }
 
-fn main() -> Outcome<()> {
+fn run() -> Outcome<()> {
     std::thread::scope(|scope| {
         let target = scope.spawn(target);
-        writer()?;
-        target.join().map_err(|_| "the target panicked")?
+        let outcome = writer();
+        // An error there may be the cause of one here.
+        target.join().map_err(|_| "the target panicked")??;
+        outcome
     })
+}
+
+fn main() -> ExitCode {
+    end(
+        "rdma_write",
+        run().map_err(|error| -> Box<dyn Error> { error }),
+    )
 }

@@ -54,6 +54,17 @@ impl ConnectionRequest {
         provider::request_security(self.conn.ok_or(VipError::InvalidParameter)?)
     }
 
+    /// Returns the user ID of the client's program, or `None` where it is not known: a reason to accept or reject
+    /// it. It is known of programs that are attached to the same NIC of the same datapath process, and of this
+    /// program itself where it opened the NIC.
+    ///
+    /// # Errors
+    /// [`VipError::InvalidParameter`] when the request was accepted already; [`VipError::Timeout`] when the client is
+    /// gone.
+    pub fn user(&self) -> Result<Option<u32>> {
+        provider::request_user(self.conn.ok_or(VipError::InvalidParameter)?)
+    }
+
     /// Connects the client to `vi`, which must be idle [VIPL 3.3.2]. After an error other than
     /// [`VipError::Timeout`] the request is still open: another VI may be tried.
     ///

@@ -24,7 +24,11 @@ impl Drop for CqShared {
 ///
 /// Clones are the same queue; the VIs that report to it keep it, and it is destroyed with the last of them. An entry
 /// says on which queue of which VI a descriptor has completed; that descriptor is then taken with
-/// [`Vi::send_done`](crate::Vi::send_done) or [`Vi::recv_done`](crate::Vi::recv_done).
+/// [`Vi::send_done`](crate::Vi::send_done) or [`Vi::recv_done`](crate::Vi::recv_done). It stays until it is taken, also
+/// when its descriptor was taken without it, so that these find nothing, or when its VI is dropped [VIPL 7.1, 7.5].
+///
+/// A queue holds as many entries as were asked for, or as descriptors can be posted on its work queues, if those are
+/// more. A full one drops entries of descriptors that were taken, never of others.
 #[derive(Clone)]
 pub struct CompletionQueue {
     shared: Arc<CqShared>,

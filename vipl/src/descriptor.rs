@@ -5,6 +5,7 @@
 //! allocates: a descriptor is made once and posted again and again.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
 use pmd::descriptor::{AddressSegment, ControlSegment, DataSegment, control};
@@ -17,9 +18,6 @@ mod status;
 
 pub use status::{CompletedOperation, Status};
 
-/// The cache line before the raw descriptor; its last word leads back to the owner.
-const PREFIX_BYTES: usize = 64;
-const POINTER_BYTES: usize = size_of::<*mut Owner>();
 const CONTROL_BYTES: usize = size_of::<ControlSegment>();
 const SEGMENT_BYTES: usize = size_of::<DataSegment>();
 /// What every posted descriptor begins with.
@@ -28,9 +26,7 @@ const DESCRIPTOR_ALIGN_BYTES: usize = 64;
 const _: () = assert!(
     CONTROL_BYTES == 32 && SEGMENT_BYTES == 16 && size_of::<AddressSegment>() == SEGMENT_BYTES
 );
-const _: () = assert!(
-    PREFIX_BYTES.is_multiple_of(DESCRIPTOR_ALIGN_BYTES) && align_of::<RawDescriptor>() <= 64
-);
+const _: () = assert!(align_of::<RawDescriptor>() <= DESCRIPTOR_ALIGN_BYTES);
 
 /// What a descriptor does when it is posted to a send queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,9 +46,10 @@ struct Segment {
     used_bytes: usize,
 }
 
-/// What a descriptor owns. Its box stays at one address for good: the slot's prefix points to it.
+/// What a descriptor owns. Its box stays at one address for good: while the descriptor is posted, that is the context of
+/// its place on the work queue. Nothing in registered memory leads to it, so no RDMA write can change where it is.
 struct Owner {
-    /// Registered memory: prefix, then the raw descriptor.
+    /// Registered memory with the raw descriptor.
     slot: Buffer,
     operation: Operation,
     immediate: Option<u32>,
@@ -60,6 +57,16 @@ struct Owner {
     /// Its capacity is `max_segments`, so that pushing never allocates.
     segments: Vec<Segment>,
     max_segments: usize,
+}
+
+/// A descriptor as a work queue has it.
+pub(crate) struct Posted {
+    /// The raw descriptor.
+    pub(crate) raw: NonNull<RawDescriptor>,
+    /// Of the region that it lies in.
+    pub(crate) handle: MemoryHandle,
+    /// What leads back to its owner.
+    pub(crate) context: usize,
 }
 
 /// A descriptor that belongs to the program: not posted, or completed and taken back.
@@ -98,7 +105,7 @@ impl Descriptor {
     pub(crate) fn slot_bytes(max_segments: usize) -> usize {
         // One more than its data segments: an RDMA operation begins with an address segment.
         let descriptor_bytes = CONTROL_BYTES + (max_segments + 1) * SEGMENT_BYTES;
-        PREFIX_BYTES + descriptor_bytes.max(size_of::<RawDescriptor>())
+        descriptor_bytes.max(size_of::<RawDescriptor>())
     }
 
     /// `slot` is of [`Self::slot_bytes`] bytes and begins on a cache line.
@@ -286,7 +293,7 @@ impl Descriptor {
 
     /// Writes one segment of the raw descriptor.
     fn write_at<T: Copy>(&self, offset_bytes: usize, value: T) {
-        debug_assert!(PREFIX_BYTES + offset_bytes + size_of::<T>() <= self.owner.slot.len());
+        debug_assert!(offset_bytes + size_of::<T>() <= self.owner.slot.len());
         // SAFETY: `slot_bytes` made room for every segment that `push` admits.
         let at = unsafe { self.raw_address().byte_add(offset_bytes) };
         // SAFETY: inside the slot as above, which this descriptor owns; aligned to 16, more than any segment asks for.
@@ -294,32 +301,25 @@ impl Descriptor {
     }
 
     fn raw_address(&self) -> NonNull<RawDescriptor> {
-        // SAFETY: a slot is longer than its prefix.
-        unsafe { self.owner.slot.address().add(PREFIX_BYTES) }.cast()
+        self.owner.slot.address().cast()
     }
 
-    /// Gives the descriptor away to a work queue. What comes back from there is taken by [`Self::from_raw`].
-    pub(crate) fn into_raw(self) -> (NonNull<RawDescriptor>, MemoryHandle) {
-        let raw = self.raw_address();
-        let handle = self.owner.slot.handle();
-        let owner = Box::into_raw(self.owner);
-        // SAFETY: the word before the raw descriptor is inside the prefix.
-        let link = unsafe { raw.byte_sub(POINTER_BYTES) };
-        // SAFETY: the slot is owned by `owner`, which nobody else knows; a pointer is aligned there.
-        unsafe { link.cast::<*mut Owner>().write(owner) };
-        (raw, handle)
+    /// Gives the descriptor away to a work queue.
+    pub(crate) fn into_posted(self) -> Posted {
+        Posted {
+            raw: self.raw_address(),
+            handle: self.owner.slot.handle(),
+            context: Box::into_raw(self.owner).expose_provenance(),
+        }
     }
 
     /// Takes a descriptor back from a work queue.
     ///
     /// # Safety
-    /// `raw` was made by [`Self::into_raw`], is taken back once, and the provider has finished with it.
-    pub(crate) unsafe fn from_raw(raw: NonNull<RawDescriptor>) -> Self {
-        // SAFETY: the caller promises a slot, whose prefix comes before the raw descriptor.
-        let link = unsafe { raw.byte_sub(POINTER_BYTES) };
-        // SAFETY: written by `into_raw`; the memory is registered without RDMA rights, so no peer has changed it.
-        let owner = unsafe { link.cast::<*mut Owner>().read() };
-        // SAFETY: the caller promises that the box given away by `into_raw` is taken back once.
+    /// `context` is of [`Self::into_posted`], is taken back once, and the provider has finished with the descriptor.
+    pub(crate) unsafe fn from_context(context: NonZeroUsize) -> Self {
+        let owner = core::ptr::with_exposed_provenance_mut::<Owner>(context.get());
+        // SAFETY: the caller promises that the box given away by `into_posted` is taken back once.
         let owner = unsafe { Box::from_raw(owner) };
         Self { owner }
     }
@@ -429,3 +429,6 @@ impl From<PostError> for VipError {
         refused.error
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,14 +21,15 @@ use crate::{MemAttributes, MemoryHandle, Result, VipError, provider};
 
 mod attributes;
 mod pages;
+mod words;
 
 use pages::Pages;
+use words::{WORD_BYTES, Words};
 
 /// Registration works on pages; memory of its own pages shares none with an unregistered neighbour.
 const PAGE_BYTES: usize = 4096;
 /// Buffers cut from one region begin on a cache line of their own.
 const BUFFER_ALIGN_BYTES: usize = 64;
-const WORD_BYTES: usize = size_of::<u64>();
 
 /// What a peer may do with registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -44,14 +45,14 @@ pub(crate) struct RegionShared {
     nic: Arc<NicShared>,
     ptag: Ptag,
     address: NonNull<u8>,
-    /// Taken out, and kept, if they are registered still when they should go.
+    /// Taken out, and never freed, if they may be registered still when this is dropped.
     pages: Option<Pages>,
     len_bytes: usize,
     handle: MemoryHandle,
 }
 
 // SAFETY: the allocation belongs to this value and is freed by it alone; the bytes are reached through `Buffer`s, each
-// the only owner of its range, or through `RdmaRegion`'s volatile and atomic accesses.
+// the only owner of its range, or through `RdmaRegion`'s atomic accesses.
 unsafe impl Send for RegionShared {}
 // SAFETY: as above; a shared reference gives the address, never the bytes.
 unsafe impl Sync for RegionShared {}
@@ -122,13 +123,15 @@ impl RegionShared {
 impl Drop for RegionShared {
     fn drop(&mut self) {
         match provider::deregister_mem(self.nic.handle(), self.address_bits(), self.handle) {
-            // An unknown handle means that the NIC was closed underneath, and its registrations with it. Every buffer
-            // held this value alive, so none is left, and the provider no longer knows the range: it can be freed.
-            Ok(()) | Err(VipError::InvalidParameter) => {}
+            Ok(()) => {}
+            // In a child the registration is the parent's, and the memory is a copy or a mapping of the child's own.
+            Err(_) if self.nic.is_of_parent() => {}
+            // An unknown handle, too: the NIC was closed by its handle, or is being closed at this moment by another
+            // thread, and its registrations may not have ended yet.
             Err(error) => {
                 core::mem::forget(self.pages.take());
                 log::error!(
-                    "memory of {} bytes is kept for ever: not deregistered: {error}",
+                    "memory region: not freed: deregistration failed: {error} len_bytes={}",
                     self.len_bytes
                 );
             }
@@ -420,22 +423,7 @@ impl RdmaRegion {
     /// When the range is not inside the region.
     pub fn read(&self, offset_bytes: usize, out: &mut [u8]) {
         self.range(offset_bytes, out.len());
-        let (head_bytes, word_bytes) = word_split(offset_bytes, out.len());
-        let (head, rest) = out.split_at_mut(head_bytes);
-        let (words, tail) = rest.split_at_mut(word_bytes);
-        for (offset, byte) in (offset_bytes..).zip(head) {
-            *byte = self.read_byte(offset);
-        }
-        let words_offset = offset_bytes + head_bytes;
-        for (offset, word) in (words_offset..)
-            .step_by(WORD_BYTES)
-            .zip(words.chunks_exact_mut(WORD_BYTES))
-        {
-            word.copy_from_slice(&self.read_word(offset).to_ne_bytes());
-        }
-        for (offset, byte) in (words_offset + word_bytes..).zip(tail) {
-            *byte = self.read_byte(offset);
-        }
+        self.words().read(offset_bytes, out);
     }
 
     /// Copies bytes in, from `offset_bytes` on, aligned words whole.
@@ -444,24 +432,7 @@ impl RdmaRegion {
     /// When the range is not inside the region.
     pub fn write(&self, offset_bytes: usize, bytes: &[u8]) {
         self.range(offset_bytes, bytes.len());
-        let (head_bytes, word_bytes) = word_split(offset_bytes, bytes.len());
-        let (head, rest) = bytes.split_at(head_bytes);
-        let (words, tail) = rest.split_at(word_bytes);
-        for (offset, &byte) in (offset_bytes..).zip(head) {
-            self.write_byte(offset, byte);
-        }
-        let words_offset = offset_bytes + head_bytes;
-        for (offset, word) in (words_offset..)
-            .step_by(WORD_BYTES)
-            .zip(words.chunks_exact(WORD_BYTES))
-        {
-            let mut value = [0; WORD_BYTES];
-            value.copy_from_slice(word);
-            self.write_word(offset, u64::from_ne_bytes(value));
-        }
-        for (offset, &byte) in (words_offset + word_bytes..).zip(tail) {
-            self.write_byte(offset, byte);
-        }
+        self.words().write(offset_bytes, bytes);
     }
 
     /// Reads the aligned word at `offset_bytes`, in the order of this machine's bytes. Whatever a peer wrote before it
@@ -484,42 +455,26 @@ impl RdmaRegion {
         self.word(offset_bytes).store(value, Ordering::Release);
     }
 
-    fn read_byte(&self, offset_bytes: usize) -> u8 {
-        let address = self.range(offset_bytes, 1);
-        // SAFETY: inside the region by `range`; volatile, since a peer may write at the same time.
-        unsafe { address.read_volatile() }
-    }
-
-    fn write_byte(&self, offset_bytes: usize, byte: u8) {
-        let address = self.range(offset_bytes, 1);
-        // SAFETY: inside the region by `range`; volatile, since a peer may read or write at the same time.
-        unsafe { address.write_volatile(byte) };
-    }
-
-    fn read_word(&self, offset_bytes: usize) -> u64 {
-        let address = self.range(offset_bytes, WORD_BYTES).cast::<u64>();
-        // SAFETY: inside the region by `range`, aligned by `word_split`; volatile, since a peer may write.
-        unsafe { address.read_volatile() }
-    }
-
-    fn write_word(&self, offset_bytes: usize, value: u64) {
-        let address = self.range(offset_bytes, WORD_BYTES).cast::<u64>();
-        // SAFETY: inside the region by `range`, aligned by `word_split`; volatile, since a peer may read or write.
-        unsafe { address.write_volatile(value) };
-    }
-
     fn word(&self, offset_bytes: usize) -> &AtomicU64 {
         assert!(
             offset_bytes.is_multiple_of(WORD_BYTES),
             "a word at {offset_bytes} is not aligned"
         );
-        let word = self.range(offset_bytes, WORD_BYTES).cast::<u64>();
-        // SAFETY: inside the region by `range`; aligned, since the region begins with a page and the offset is a
-        // multiple of 8; alive as long as `self`; no slice of these bytes is ever made.
-        unsafe { AtomicU64::from_ptr(word.as_ptr()) }
+        self.range(offset_bytes, WORD_BYTES);
+        &self.words().0[offset_bytes / WORD_BYTES]
     }
 
-    fn range(&self, offset_bytes: usize, len_bytes: usize) -> NonNull<u8> {
+    /// All words that the region has bytes of.
+    fn words(&self) -> Words<'_> {
+        let first = self.shared.address.cast::<AtomicU64>().as_ptr();
+        let count = self.len_bytes().div_ceil(WORD_BYTES);
+        // SAFETY: the region is whole pages, so aligned and long enough, and alive as long as `self`; no slice of bytes
+        // is ever made of it, and every access of this program goes through these atomics.
+        Words(unsafe { std::slice::from_raw_parts(first, count) })
+    }
+
+    /// Checks a range.
+    fn range(&self, offset_bytes: usize, len_bytes: usize) {
         let region_bytes = self.len_bytes();
         assert!(
             offset_bytes
@@ -527,15 +482,5 @@ impl RdmaRegion {
                 .is_some_and(|end| end <= region_bytes),
             "{len_bytes} bytes at {offset_bytes} of a region of {region_bytes}"
         );
-        // SAFETY: the offset is inside the allocation or one past its end, as just checked.
-        unsafe { self.shared.address.add(offset_bytes) }
     }
-}
-
-/// The bytes before the first aligned word of a range, and those of all its whole words. The region begins with a page,
-/// so an offset is aligned when its address is.
-fn word_split(offset_bytes: usize, len_bytes: usize) -> (usize, usize) {
-    let head_bytes = (offset_bytes.wrapping_neg() % WORD_BYTES).min(len_bytes);
-    let rest_bytes = len_bytes - head_bytes;
-    (head_bytes, rest_bytes - rest_bytes % WORD_BYTES)
 }

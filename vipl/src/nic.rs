@@ -19,9 +19,16 @@ pub(crate) struct NicShared {
     handle: NicHandle,
     attributes: NicAttributes,
     attached: bool,
+    /// Of the process that opened it, and that alone uses it.
+    process: u32,
 }
 
 impl NicShared {
+    /// True in a child of the process that opened the NIC.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        self.process != std::process::id()
+    }
+
     /// Does a datapath process move the bytes?
     pub(crate) fn is_attached(&self) -> bool {
         self.attached
@@ -39,10 +46,7 @@ impl NicShared {
 impl Drop for NicShared {
     fn drop(&mut self) {
         if let Err(error) = provider::close_nic(self.handle) {
-            log::warn!(
-                "{} was not open any more when it was to be closed: {error}",
-                self.attributes.name
-            );
+            log::warn!("NIC {}: close: {error}", self.attributes.name);
         }
     }
 }
@@ -124,6 +128,7 @@ impl Nic {
                     handle,
                     attributes,
                     attached,
+                    process: std::process::id(),
                 }),
             }),
             Err(error) => {
@@ -153,7 +158,7 @@ impl Nic {
     /// # Errors
     /// [`VipError::InvalidParameter`] when the discriminator is longer than `max_discriminator_len`.
     pub fn local_address(&self, discriminator: &[u8]) -> Result<NetAddress> {
-        net_address(self.host_address(), discriminator)
+        self.net_address(self.host_address(), discriminator)
     }
 
     /// The address of a discriminator at a named host, at the first address of that host. The name service must have
@@ -163,7 +168,16 @@ impl Nic {
     /// [`VipError::ErrorNameservice`] for an unknown name, [`VipError::InvalidParameter`] when the discriminator is
     /// longer than `max_discriminator_len`.
     pub fn remote_address(&self, host: &str, discriminator: &[u8]) -> Result<NetAddress> {
-        net_address(self.host_by_name(host, 0)?, discriminator)
+        self.net_address(self.host_by_name(host, 0)?, discriminator)
+    }
+
+    fn net_address(&self, host: HostAddress, discriminator: &[u8]) -> Result<NetAddress> {
+        let fits = discriminator.len() <= self.attributes().max_discriminator_len.into();
+        let discriminator = Discriminator::new(discriminator).filter(|_| fits);
+        Ok(NetAddress {
+            host,
+            discriminator: discriminator.ok_or(VipError::InvalidParameter)?,
+        })
     }
 
     /// Creates a protection tag: memory and VIs of the same tag may be used together [VIPL 3.4.1].
@@ -362,14 +376,6 @@ impl fmt::Debug for Nic {
             .field("handle", &self.handle())
             .finish()
     }
-}
-
-fn net_address(host: HostAddress, discriminator: &[u8]) -> Result<NetAddress> {
-    let discriminator = Discriminator::new(discriminator).ok_or(VipError::InvalidParameter)?;
-    Ok(NetAddress {
-        host,
-        discriminator,
-    })
 }
 
 struct PtagShared {

@@ -49,8 +49,8 @@ impl Vi {
     /// [`VipError::Timeout`](crate::VipError::Timeout) when it found no match in time,
     /// [`VipError::InvalidReliabilityLevel`](crate::VipError::InvalidReliabilityLevel) and
     /// [`VipError::InvalidMtu`](crate::VipError::InvalidMtu) when the attributes of the two VIs do not agree,
-    /// [`VipError::NotReachable`](crate::VipError::NotReachable) when there is no such host, over VI/TCP when no program
-    /// of that host is there, or the NIC failed,
+    /// [`VipError::NotReachable`](crate::VipError::NotReachable) when there is no way to the host or the NIC failed, by
+    /// which a reliable VI goes to [`ViState::Error`](crate::ViState::Error),
     /// [`VipError::InvalidState`](crate::VipError::InvalidState) when there is no request, or its outcome was told.
     pub fn connect_peer_done(&self) -> Result<ViAttributes> {
         provider::connect_peer_done(self.handle())

@@ -31,15 +31,21 @@ mod attributes;
 mod choices;
 mod management;
 mod notify;
+mod users;
 
 pub use attributes::{set_mem_attributes, set_vi_attributes};
 pub use choices::{agreement, choices, request_security, set_choices};
 pub use management::autodiscovery;
+pub(crate) use notify::queue_notify;
 pub use notify::{cq_notify, recv_notify, send_notify};
+pub use users::{peer_user, request_user};
 
 thread_local! {
     static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
 }
+
+/// The context of descriptors that belong to no object of the safe API.
+const NO_CONTEXT: usize = 0;
 
 /// The name services of open NICs.
 static NAME_SERVICES: LazyLock<Mutex<HashMap<NicHandle, Arc<NameService>>>> =
@@ -97,7 +103,7 @@ pub fn open_nic(name: &str) -> Result<NicHandle> {
         let known: Vec<&str> = config.nics.iter().map(|n| n.name.as_str()).collect();
         return Err(explain(
             VipError::InvalidParameter,
-            format!("no NIC is called {name:?}; there are {known:?}"),
+            format!("no NIC is called {name:?}; there are {}", known.join(", ")),
         ));
     };
     open_nic_with(nic)
@@ -139,6 +145,13 @@ pub fn open_nic_with(config: &NicConfig) -> Result<NicHandle> {
 }
 
 /// Closes one opening and releases everything that it owns (VIPL 3.1.2).
+///
+/// Objects of the safe API that were made from the opening give errors afterwards. What they registered and what is
+/// posted on their VIs then stays allocated for the life of the process.
+///
+/// # Errors
+/// `InvalidParameter` for a handle that is not open; `ErrorResource` if a datapath process that lives has not
+/// acknowledged it within 10 seconds: the NIC stays open and its memory registered, and the call can be made again.
 pub fn close_nic(nic_handle: NicHandle) -> Result<()> {
     nic::close(nic_handle.into_raw())?;
     name_services().remove(&nic_handle);
@@ -158,19 +171,19 @@ pub fn query_nic(nic_handle: NicHandle) -> Result<NicAttributes> {
         nic_address_len: info.host.len() as u16,
         local_nic_address: info.host,
         thread_safe: true,
-        max_discriminator_len: config.max_discriminator_bytes() as u16,
+        max_discriminator_len: config.max_discriminator_bytes,
         max_register_bytes: config.max_registered_bytes.min(MOST),
-        max_register_regions: u64::from(config.max_regions),
+        max_register_regions: u64::from(info.max_regions),
         max_register_block_bytes: config
             .max_region_bytes
             .min(config.max_registered_bytes)
             .min(MOST),
-        max_vi: u64::from(config.max_vi),
+        max_vi: u64::from(info.max_vi),
         max_descriptors_per_queue: u64::from(config.max_descriptors_per_queue),
         max_segments_per_desc: u64::from(config.max_segments_per_descriptor),
         max_cq: u64::from(config.max_cq),
         max_cq_entries: u64::from(config.max_cq_entries),
-        max_transfer_size: u64::from(config.max_transfer_bytes),
+        max_transfer_size: u64::from(info.max_transfer_bytes),
         native_mtu: u64::from(info.native_mtu_bytes),
         max_ptags: u64::from(config.max_ptags),
         reliability_level_support: LEVELS_SUPPORTED,
@@ -213,8 +226,9 @@ fn tag(raw: u64) -> Option<PtagHandle> {
 /// Registers memory (VIPL 3.4.3).
 ///
 /// # Safety
-/// The range stays mapped until it is deregistered, and the program bears that the
-/// provider and, if `attributes` say so, peers read and write it.
+/// The range stays mapped until [`deregister_mem`] or [`close_nic`] returned `Ok` for it; any other result of these,
+/// `InvalidParameter` included, does not show that it is not used any more. The program allows the provider and, if
+/// `attributes` say so, peers to read and write it.
 pub unsafe fn register_mem(
     nic_handle: NicHandle,
     address: u64,
@@ -225,6 +239,12 @@ pub unsafe fn register_mem(
     // SAFETY: passed on from our caller.
     let handle = unsafe { nic::register(nic_handle.into_raw(), address, length_bytes, &settings) };
     Ok(MemoryHandle(handle?))
+}
+
+/// Reports whether `protection` of the NIC is lenient: memory and VIs may be without a tag.
+pub fn is_lenient(nic_handle: NicHandle) -> Result<bool> {
+    let config = nic::info(nic_handle.into_raw())?.config;
+    Ok(config.protection == Protection::Lenient)
 }
 
 /// Ends a registration (VIPL 3.4.4); nothing touches the memory any more when it returns.
@@ -314,7 +334,8 @@ pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
 ///
 /// # Safety
 /// The descriptor and its buffers belong to the provider until the descriptor is taken off
-/// the queue. A VI of the safe API must not be posted to.
+/// the queue, and its memory stays mapped while this call runs, also if another thread deregisters
+/// it. A [`Vi`](crate::Vi) that was posted to by its handle drops the descriptors of such posts when it takes them.
 #[inline]
 pub unsafe fn post_send(
     vi: ViHandle,
@@ -322,7 +343,7 @@ pub unsafe fn post_send(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    unsafe { post(vi, Queue::Send, descriptor, handle, WhenFull::Break) }
+    unsafe { post(vi, Queue::Send, descriptor, handle) }
 }
 
 /// Posts a descriptor on the receive queue (VIPL 3.5.4).
@@ -336,7 +357,7 @@ pub unsafe fn post_recv(
     handle: MemoryHandle,
 ) -> Result<()> {
     // SAFETY: passed on from our caller.
-    unsafe { post(vi, Queue::Receive, descriptor, handle, WhenFull::Break) }
+    unsafe { post(vi, Queue::Receive, descriptor, handle) }
 }
 
 /// Posts a descriptor on a queue.
@@ -344,21 +365,23 @@ pub unsafe fn post_recv(
 /// # Safety
 /// As for [`post_send`].
 #[inline]
-pub(crate) unsafe fn post(
+unsafe fn post(
     vi: ViHandle,
     queue: Queue,
     descriptor: *mut RawDescriptor,
     handle: MemoryHandle,
-    when_full: WhenFull,
 ) -> Result<()> {
+    let (vi, region, when_full) = (vi.into_raw(), handle.0, WhenFull::Break);
     // SAFETY: passed on from our caller.
-    Ok(unsafe { work::post(vi.into_raw(), queue, descriptor, handle.0, when_full) }?)
+    Ok(unsafe { work::post(vi, queue, descriptor, region, when_full, NO_CONTEXT) }?)
 }
 
 #[inline]
 fn done(found: work::Done) -> Done {
     match found {
-        work::Done::Completed { descriptor, status } => Done::Completed { descriptor, status },
+        work::Done::Completed {
+            descriptor, status, ..
+        } => Done::Completed { descriptor, status },
         work::Done::NotDone => Done::NotDone,
         work::Done::Empty => Done::Empty,
     }

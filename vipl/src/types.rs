@@ -140,8 +140,8 @@ pub struct ViAttributes {
     pub rdma_read: bool,
 }
 
-/// Attributes of a memory region (VIPL 4.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Attributes of a memory region (VIPL 4.7). By default no tag and no RDMA.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemAttributes {
     /// Protection tag.
     pub ptag: Option<PtagHandle>,
@@ -275,10 +275,10 @@ pub struct Returned {
     pub status: u32,
 }
 
-/// An entry of a completion queue.
+/// An entry of a completion queue. Its descriptor may have been taken already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CqEntry {
-    /// The VI.
+    /// The VI, which may be gone.
     pub vi: ViHandle,
     /// Its receive queue completed something, else its send queue.
     pub recv_queue: bool,

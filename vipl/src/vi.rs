@@ -1,17 +1,18 @@
 //! A VI: one end of a connection, with its send queue and its receive queue [VIPL 3.2, 3.3, 3.5].
 
 use std::fmt;
-use std::ptr::NonNull;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use pmd::work::{Queue, WhenFull};
+use pmd::notify;
+use pmd::work::{self, Done, Queue, WhenFull};
 
 use crate::cq::CompletionQueue;
-use crate::descriptor::{Completed, Descriptor, PostError, Status};
+use crate::descriptor::{Completed, Descriptor, PostError, Posted, Status};
 use crate::nic::{NicShared, Ptag};
 use crate::{
-    Agreement, Done, NetAddress, NicHandle, RawDescriptor, ReliabilityLevel, Result, Returned,
-    Timeout, ViAttributes, ViChoices, ViHandle, ViInfo, ViState, VipError, provider,
+    Agreement, NetAddress, NicHandle, ReliabilityLevel, Result, Timeout, ViAttributes, ViChoices,
+    ViHandle, ViInfo, ViState, VipError, provider,
 };
 
 mod change;
@@ -113,23 +114,23 @@ impl ViBuilder {
     }
 }
 
-/// The owner of a descriptor that a queue of a [`Vi`] gave back.
+/// The descriptor that was posted with this context; `None` for one that the calls of the provider posted, which have
+/// none.
 #[inline]
-fn take_back(descriptor: *mut RawDescriptor, status: u32) -> Option<Completed> {
-    // A queue gives back what was posted, which is never null.
-    let raw = NonNull::new(descriptor)?;
-    // SAFETY: only `post` puts descriptors into the queues of a `Vi` (whoever posts to its handle by the provider's
-    // unsafe calls answers for it); the provider gives each back once, when it has finished.
-    let descriptor = unsafe { Descriptor::from_raw(raw) };
+fn take_back(context: usize, status: u32) -> Option<Completed> {
+    let context = NonZeroUsize::new(context)?;
+    // SAFETY: only `Vi::post` gives descriptors a context, whatever queue they come from; each comes off its queue once,
+    // when the provider has finished with it.
+    let descriptor = unsafe { Descriptor::from_context(context) };
     Some(Completed::new(descriptor, Status::from_raw(status)))
 }
 
 /// What the provider calls in place of `handler`.
 fn give_back_to(
     handler: impl FnOnce(Option<Completed>) + Send + 'static,
-) -> impl FnOnce(NicHandle, Option<Returned>) + Send + 'static {
+) -> impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static {
     move |_nic, returned| {
-        handler(returned.and_then(|Returned { descriptor, status }| take_back(descriptor, status)));
+        handler(returned.and_then(|returned| take_back(returned.context, returned.status)));
     }
 }
 
@@ -174,9 +175,9 @@ impl Vi {
     ///
     /// # Errors
     /// [`VipError::NoMatch`] at once when nobody waits there, [`VipError::Reject`] when the server does not want it,
-    /// [`VipError::Timeout`] when it does not answer, [`VipError::NotReachable`] when there is no such host,
-    /// [`VipError::InvalidState`] when the VI is not idle, [`VipError::InvalidParameter`] for a zero timeout or a
-    /// `local` of another host.
+    /// [`VipError::Timeout`] when it or its host does not answer, [`VipError::NotReachable`] when there is no way to
+    /// the host, by which a reliable VI goes to [`ViState::Error`], [`VipError::InvalidState`] when the VI is not idle,
+    /// [`VipError::InvalidParameter`] for a zero timeout or a `local` of another host.
     pub fn connect(
         &self,
         local: &NetAddress,
@@ -209,6 +210,15 @@ impl Vi {
     /// As [`Self::choices`]; [`VipError::InvalidState`] unless the VI is connected.
     pub fn agreement(&self) -> Result<Agreement> {
         provider::agreement(self.handle)
+    }
+
+    /// Returns the user ID of the program that this VI is connected to, or `None` where it is not known; see
+    /// [`ConnectionRequest::user`](crate::ConnectionRequest::user).
+    ///
+    /// # Errors
+    /// [`VipError::InvalidState`] unless the VI is connected.
+    pub fn peer_user(&self) -> Result<Option<u32>> {
+        provider::peer_user(self.handle)
     }
 
     /// Ends the connection, in any state: what is still posted completes as flushed, and the VI is idle [VIPL 3.3.5].
@@ -249,17 +259,22 @@ impl Vi {
                 descriptor,
             });
         }
-        let (raw, handle) = descriptor.into_raw();
-        // SAFETY: the raw descriptor lies in registered memory and describes registered memory; its owner was given away
-        // with it, so that all of this lives and is left alone until the provider gives it back.
-        match unsafe { provider::post(self.handle, queue, raw.as_ptr(), handle, WhenFull::Refuse) }
-        {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                // SAFETY: made by `into_raw` just now, and not taken by the provider.
-                let descriptor = unsafe { Descriptor::from_raw(raw) };
-                Err(PostError { error, descriptor })
-            }
+        let Posted {
+            raw,
+            handle,
+            context,
+        } = descriptor.into_posted();
+        let (vi, at, region) = (self.handle.into_raw(), raw.as_ptr(), handle.0);
+        // SAFETY: the raw descriptor and what it describes is memory that its owner keeps alive, registered or not; the
+        // owner is given away with it, so that all of it is left alone until the provider gives it back.
+        let posted = unsafe { work::post(vi, queue, at, region, WhenFull::Refuse, context) };
+        match (posted, NonZeroUsize::new(context)) {
+            (Err(error), Some(context)) => Err(PostError {
+                error: error.into(),
+                // SAFETY: made by `into_posted` just now, and not taken by the provider.
+                descriptor: unsafe { Descriptor::from_context(context) },
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -270,7 +285,7 @@ impl Vi {
     /// [`VipError::NotDone`] when the head has not completed.
     #[inline]
     pub fn send_done(&self) -> Result<Option<Completed>> {
-        Self::reap(provider::send_done(self.handle)?)
+        Self::reap(work::done(self.handle.into_raw(), Queue::Send)?)
     }
 
     /// Takes the descriptor at the head of the receive queue when it has completed; never waits [VIPL 3.5.5]. `None`
@@ -280,7 +295,7 @@ impl Vi {
     /// As [`Self::send_done`].
     #[inline]
     pub fn recv_done(&self) -> Result<Option<Completed>> {
-        Self::reap(provider::recv_done(self.handle)?)
+        Self::reap(work::done(self.handle.into_raw(), Queue::Receive)?)
     }
 
     /// Waits for the descriptor at the head of the send queue and takes it [VIPL 3.5.3]. `None` when the queue is empty.
@@ -289,7 +304,8 @@ impl Vi {
     /// [`VipError::Timeout`] when it has not completed in time, [`VipError::ErrorResource`] when the queue reports to a
     /// completion queue.
     pub fn send_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        Self::reap(provider::send_wait(self.handle, timeout)?)
+        let done = work::wait_done(self.handle.into_raw(), Queue::Send, timeout.limit());
+        Self::reap(done?)
     }
 
     /// Waits for the descriptor at the head of the receive queue and takes it [VIPL 3.5.6]. `None` when the queue is
@@ -298,7 +314,8 @@ impl Vi {
     /// # Errors
     /// As [`Self::send_wait`].
     pub fn recv_wait(&self, timeout: Timeout) -> Result<Option<Completed>> {
-        Self::reap(provider::recv_wait(self.handle, timeout)?)
+        let done = work::wait_done(self.handle.into_raw(), Queue::Receive, timeout.limit());
+        Self::reap(done?)
     }
 
     /// Has `handler` called once, with the next descriptor that the send queue gives back, on a thread of the queue's
@@ -319,7 +336,7 @@ impl Vi {
         &self,
         handler: impl FnOnce(Option<Completed>) + Send + 'static,
     ) -> Result<()> {
-        provider::send_notify(self.handle, give_back_to(handler))
+        provider::queue_notify(self.handle, Queue::Send, give_back_to(handler))
     }
 
     /// As [`Self::send_notify`], of the receive queue [VIPL 3.5.10].
@@ -330,7 +347,17 @@ impl Vi {
         &self,
         handler: impl FnOnce(Option<Completed>) + Send + 'static,
     ) -> Result<()> {
-        provider::recv_notify(self.handle, give_back_to(handler))
+        provider::queue_notify(self.handle, Queue::Receive, give_back_to(handler))
+    }
+
+    /// Drops the descriptors that a queue gives back.
+    fn drain(&self, queue: Queue) {
+        while let Ok(Done::Completed {
+            status, context, ..
+        }) = work::done(self.handle.into_raw(), queue)
+        {
+            drop(take_back(context, status));
+        }
     }
 
     #[inline]
@@ -338,7 +365,9 @@ impl Vi {
         match done {
             Done::Empty => Ok(None),
             Done::NotDone => Err(VipError::NotDone),
-            Done::Completed { descriptor, status } => take_back(descriptor, status)
+            Done::Completed {
+                status, context, ..
+            } => take_back(context, status)
                 .map(Some)
                 .ok_or(VipError::DescriptorError),
         }
@@ -350,8 +379,8 @@ impl Drop for Vi {
         if let Err(error) = self.disconnect() {
             log::warn!("a VI could not be disconnected when it was dropped: {error}");
         }
-        while let Ok(Some(_)) = self.send_done() {}
-        while let Ok(Some(_)) = self.recv_done() {}
+        self.drain(Queue::Send);
+        self.drain(Queue::Receive);
         if let Err(error) = provider::destroy_vi(self.handle) {
             log::warn!("a VI could not be destroyed when it was dropped: {error}");
         }

@@ -95,6 +95,29 @@ fn as_many_regions_as_the_quota_says_are_mapped_at_a_time() {
 }
 
 #[test]
+fn a_program_has_a_share_of_the_nic_by_default_and_is_told_how_much() {
+    if has_served() {
+        return;
+    }
+    const SHARE: usize = 16;
+    let process = DatapathProcess::start_with(
+        "a_program_has_a_share_of_the_nic_by_default_and_is_told_how_much",
+        "port = \"shm\"\nsegment = \"attached\"\ndirectory = DIRECTORY\nmax_vi = 128\n",
+        "",
+    );
+    let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
+    let told = nic.attributes();
+    assert_eq!(told.max_vi, SHARE as u64);
+    assert_eq!((told.max_register_regions, told.max_ptags), (4096, 512));
+    let ptag = nic.create_ptag().unwrap();
+    let vis: Vec<_> = (0..SHARE).map(|_| nic.vi(&ptag).build().unwrap()).collect();
+    let refused = nic.vi(&ptag).build().map(drop);
+    assert_eq!(refused, Err(VipError::ErrorResource));
+    drop((vis, ptag, nic));
+    process.stop();
+}
+
+#[test]
 fn one_user_has_so_many_places_and_no_more() {
     if has_served() {
         return;

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
 
-use common::raw::{PAGE_BYTES, Pages, RawEnd, attributes, connect};
+use common::raw::{PAGE_BYTES, Pages, RawEnd, attributes, connect, set_mem_attributes};
 use common::{End, PATIENCE, WAIT, config, open_as, unique_discriminator};
 use pmd::descriptor::{DataSegment, status};
 use vipl::{
@@ -219,7 +219,7 @@ fn a_posted_receive_is_held_against_the_new_tag_when_it_is_used() {
             rdma_write: false,
             rdma_read: false,
         };
-        vip::set_mem_attributes(end.nic, address, handle, &wanted).unwrap();
+        set_mem_attributes(end.nic, address, handle, &wanted).unwrap();
     };
     for (descriptor_goes_along, buffer_goes_along) in [(true, true), (true, false), (false, false)]
     {
@@ -289,7 +289,7 @@ fn attributes_that_memory_cannot_have_change_none_of_them() {
         Some(PtagHandle::from_raw(end.vi.into_raw())),
     ] {
         assert_eq!(
-            vip::set_mem_attributes(end.nic, at, end.handle, &tag(ptag)),
+            set_mem_attributes(end.nic, at, end.handle, &tag(ptag)),
             Err(VipError::InvalidPtag)
         );
         unchanged();
@@ -300,7 +300,7 @@ fn attributes_that_memory_cannot_have_change_none_of_them() {
             ..good
         };
         assert_eq!(
-            vip::set_mem_attributes(end.nic, at, end.handle, &readable),
+            set_mem_attributes(end.nic, at, end.handle, &readable),
             Err(VipError::InvalidRdmaRead)
         );
         unchanged();
@@ -317,7 +317,7 @@ fn attributes_that_memory_cannot_have_change_none_of_them() {
         // A wrong region is told before what is wrong with the attributes.
         for wanted in [good, tag(None)] {
             assert_eq!(
-                vip::set_mem_attributes(end.nic, address, handle, &wanted),
+                set_mem_attributes(end.nic, address, handle, &wanted),
                 Err(VipError::InvalidParameter)
             );
         }
@@ -326,14 +326,14 @@ fn attributes_that_memory_cannot_have_change_none_of_them() {
     let closed = vip::open_nic_with(&config(|_| ())).unwrap();
     vip::close_nic(closed).unwrap();
     assert_eq!(
-        vip::set_mem_attributes(closed, at, end.handle, &good),
+        set_mem_attributes(closed, at, end.handle, &good),
         Err(VipError::InvalidParameter)
     );
-    vip::set_mem_attributes(end.nic, at, end.handle, &good).unwrap();
+    set_mem_attributes(end.nic, at, end.handle, &good).unwrap();
     assert_eq!(vip::query_mem(end.nic, at, end.handle).unwrap(), good);
     vip::deregister_mem(end.nic, at, end.handle).unwrap();
     assert_eq!(
-        vip::set_mem_attributes(end.nic, at, end.handle, &good),
+        set_mem_attributes(end.nic, at, end.handle, &good),
         Err(VipError::InvalidParameter)
     );
 }
@@ -355,7 +355,7 @@ fn memory_of_another_tag_is_not_sent_from() {
             rdma_write: false,
             rdma_read: false,
         };
-        vip::set_mem_attributes(client.nic, source.at(0), handle, &wanted).unwrap();
+        set_mem_attributes(client.nic, source.at(0), handle, &wanted).unwrap();
     };
     let other = vip::create_ptag(client.nic).unwrap();
     for round in 0..2 {

@@ -3,6 +3,7 @@
 mod common;
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use common::datapath::{DatapathProcess, has_served};
@@ -49,6 +50,13 @@ fn choose(end: &End, choices: &ViChoices) {
     assert_eq!(end.vi.choices().unwrap(), *choices);
 }
 
+fn negotiates() -> ViChoices {
+    ViChoices {
+        negotiates: true,
+        ..ViChoices::default()
+    }
+}
+
 #[test]
 fn flow_control_is_a_choice_of_each_vi_and_takes_both() {
     for wanted in [[true, true], [true, false], [false, true]] {
@@ -86,15 +94,11 @@ fn the_lesser_transfer_size_counts_if_both_negotiate() {
             let bytes = if n == larger { SIZES[0] } else { SIZES[1] };
             End::on(tcp(n as u32 + 1), |vi| vi.max_transfer_bytes(bytes))
         });
-        let negotiates = ViChoices {
-            negotiates: true,
-            ..ViChoices::default()
-        };
         let [client, server] = &ends;
-        // One alone is as if none did.
-        choose(&ends[larger], &negotiates);
         assert_eq!(connect(client, server).0, Err(VipError::InvalidMtu));
-        choose(&ends[smaller], &negotiates);
+        choose(client, &negotiates());
+        assert_eq!(connect(client, server).0, Err(VipError::InvalidMtu));
+        choose(server, &negotiates());
         connect(client, server).0.unwrap();
         for end in &ends {
             let Agreement {
@@ -115,9 +119,41 @@ fn the_lesser_transfer_size_counts_if_both_negotiate() {
         for end in &ends {
             end.vi.disconnect().unwrap();
         }
-        choose(short, &ViChoices::default());
+        choose(server, &ViChoices::default());
         assert_eq!(connect(client, server).0, Err(VipError::InvalidMtu));
     }
+}
+
+/// The client gets what it asked for.
+#[test]
+fn server_of_the_larger_transfer_size_may_negotiate_alone() {
+    let client = End::on(tcp(1), |vi| vi.max_transfer_bytes(3_000));
+    let server = End::on(tcp(2), |vi| vi.max_transfer_bytes(10_000));
+    choose(&server, &negotiates());
+    connect(&client, &server).0.unwrap();
+    for end in [&client, &server] {
+        assert_eq!(end.vi.agreement().unwrap().max_transfer_bytes, 3_000);
+    }
+}
+
+/// Its server cannot know, as the draft has no word for it, and finds the connection lost.
+#[test]
+fn client_that_does_not_negotiate_refuses_to_have_less() {
+    let client = End::on(tcp(1), |vi| vi.max_transfer_bytes(10_000));
+    let server = End::on(tcp(2), |vi| vi.max_transfer_bytes(3_000));
+    choose(&server, &negotiates());
+    let address = server.nic.local_address(&unique_discriminator()).unwrap();
+    let own = client.nic.local_address(b"client").unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut request = server.nic.connect_wait(&address, WAIT).unwrap();
+            request.accept(&server.vi).unwrap();
+        });
+        let asked = persist(|| client.vi.connect(&own, &address, WAIT));
+        assert_eq!(asked.err(), Some(VipError::InvalidMtu));
+    });
+    assert_eq!(client.vi.state(), Ok(ViState::Idle));
+    assert_eq!(server.errors.next_of(&server.vi), ErrorCode::ConnLost);
 }
 
 #[test]
@@ -178,14 +214,19 @@ fn a_request_whose_client_has_gone_says_so() {
     let [client, server] = pair(|vi| vi);
     let address = server.nic.local_address(&unique_discriminator()).unwrap();
     let own = client.nic.local_address(b"client").unwrap();
+    let told = AtomicBool::new(false);
     thread::scope(|scope| {
         let asked = scope.spawn(|| {
             let shortly = Timeout::After(std::time::Duration::from_millis(200));
-            persist(|| client.vi.connect(&own, &address, shortly))
+            // Until the server has been told of one: a request that times out before is taken back.
+            while !told.load(Ordering::Relaxed) {
+                let asked = client.vi.connect(&own, &address, shortly);
+                assert!(matches!(asked, Err(VipError::Timeout | VipError::NoMatch)));
+            }
         });
         let request = server.nic.connect_wait(&address, WAIT).unwrap();
-        assert_eq!(request.security(), Ok(Vec::new()));
-        assert_eq!(asked.join().unwrap().err(), Some(VipError::Timeout));
+        told.store(true, Ordering::Relaxed);
+        asked.join().unwrap();
         while request.security().is_ok() {
             thread::yield_now();
         }

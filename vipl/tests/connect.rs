@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use common::{
     End, MAX_TRANSFER_BYTES, PATIENCE, WAIT, connect, open, pair, persist, unique_discriminator,
 };
-use vipl::{ErrorCode, HostAddress, NetAddress, ReliabilityLevel, Timeout, ViState, VipError};
+use pmd::config::NicConfig;
+use vipl::{ErrorCode, HostAddress, NetAddress, Nic, ReliabilityLevel, Timeout, ViState, VipError};
 
 fn own(end: &End) -> NetAddress {
     end.nic.local_address(b"client").unwrap()
@@ -36,12 +37,15 @@ fn a_server_that_does_not_answer_is_a_timeout() {
     let pause = Duration::from_millis(200);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| server.nic.connect_wait(&address, WAIT).unwrap());
-        let outcome = persist(|| {
-            client
-                .vi
-                .connect(&own(&client), &address, Timeout::After(pause))
-        });
-        assert_eq!(outcome.unwrap_err(), VipError::Timeout);
+        // Until the server has been told of one: a request that times out before is taken back.
+        let mut timed_out = false;
+        while !timed_out || !waiting.is_finished() {
+            let asked = (client.vi).connect(&own(&client), &address, Timeout::After(pause));
+            match asked.unwrap_err() {
+                VipError::Timeout => timed_out = true,
+                error => assert_eq!(error, VipError::NoMatch),
+            }
+        }
         let mut request = waiting.join().unwrap();
         assert_eq!(
             request.accept(&server.vi),
@@ -290,4 +294,51 @@ fn names_resolve_while_the_name_service_runs() {
         nic.shut_down_name_service().unwrap_err(),
         VipError::ErrorNameservice
     );
+}
+
+/// A name that VipConnectWait would write behind the 16 bytes for which a program has room (VIPL 3.3.1).
+#[test]
+fn request_with_a_longer_discriminator_than_the_servers_limit_is_refused() {
+    const LONG: &[u8] = b"seventeen bytes..";
+    let open = |name: &str, max_discriminator_bytes| {
+        let config = NicConfig {
+            name: name.to_owned(),
+            segment: format!("discriminators-{}", std::process::id()),
+            max_discriminator_bytes,
+            ..NicConfig::default()
+        };
+        Nic::open_with(&config).expect("a NIC")
+    };
+    let (server, client) = (open("SHORT", 16), open("LONG", 44));
+    let limit = |nic: &Nic| nic.attributes().max_discriminator_len;
+    assert_eq!((limit(&server), limit(&client)), (16, 44));
+    assert!(server.local_address(LONG).is_err());
+    let ptag = client.create_ptag().unwrap();
+    let vi = client.vi(&ptag).build().unwrap();
+    let request = |name: &[u8]| {
+        let addresses = [name, b"server"].map(|name| client.local_address(name).unwrap());
+        let [local, remote] = addresses;
+        vi.connect(&local, &remote, WAIT).map(drop)
+    };
+    thread::scope(|scope| {
+        let served = scope.spawn(|| {
+            let address = server.local_address(b"server").unwrap();
+            let request = server.connect_wait(&address, WAIT).unwrap();
+            let name = request.remote().discriminator;
+            request.reject().unwrap();
+            name
+        });
+        assert_eq!(request(LONG), Err(VipError::ErrorResource));
+        let mut rejected = request(b"sixteen bytes...");
+        while rejected == Err(VipError::NoMatch) {
+            rejected = request(b"sixteen bytes...");
+        }
+        assert_eq!(rejected, Err(VipError::Reject));
+        assert_eq!(served.join().unwrap().as_bytes(), b"sixteen bytes...");
+    });
+    let counters = vipl::provider::counters(server.handle()).unwrap();
+    let refused = counters
+        .iter()
+        .find(|(name, _)| name == "drop_long_discriminator");
+    assert!(refused.unwrap().1 >= 1, "{counters:?}");
 }

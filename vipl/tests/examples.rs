@@ -129,7 +129,7 @@ fn rdma_writes_arrive_as_they_were_sent() {
         String::from_utf8_lossy(&output.stderr)
     );
     assert!(
-        said.contains("the flag is set") && said.contains("Some(42)"),
+        said.contains("the flag is set") && said.contains("immediate data 42: "),
         "{said}"
     );
 }
@@ -152,5 +152,65 @@ fn parts_of_a_program_connect_with_each_other() {
         assert!(output.status.success(), "{said}");
         let expected = format!("peers: part {rank} of {PARTS}: the sum is 6\n");
         assert_eq!(said, expected);
+    }
+}
+
+/// An example with an output that fails.
+fn end(run: &Run, words: &[&str], stdout: impl Into<Stdio>) -> (Option<i32>, String) {
+    let mut command = run.example(words[0]);
+    command.args(&words[1..]).stdout(stdout);
+    let output = command.stderr(Stdio::piped()).spawn();
+    let output = output.unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code(), said)
+}
+
+#[test]
+fn examples_end_in_order_when_their_output_fails() {
+    let full = || {
+        let mut options = std::fs::File::options();
+        options.write(true).open("/dev/full").unwrap()
+    };
+    for words in [
+        &["echo_server", "-c", "1"][..],
+        &["echo_notify", "-c", "1"],
+        &["rdma_read"],
+        &["rdma_write"],
+    ] {
+        let run = Run::new(&format!("full-{}", words[0]));
+        let (code, said) = end(&run, words, full());
+        assert_eq!(code, Some(1), "{words:?}: {said}");
+        assert!(
+            said.contains("No space left on device"),
+            "{words:?}: {said}"
+        );
+        let (_, broken_pipe) = std::io::pipe().unwrap();
+        let (code, said) = end(&run, words, broken_pipe);
+        // The other end of a connection may report that it is gone.
+        let is_quiet = code == Some(0) && !said.contains("pipe") && !said.contains("panicked");
+        assert!(is_quiet, "{words:?}: {code:?} {said}");
+    }
+    let mut run = Run::new("full-client");
+    run.server = Some(
+        run.example("echo_server")
+            .args(["-c", "1"])
+            .spawn()
+            .unwrap(),
+    );
+    let (code, said) = end(&run, &["echo_client", "-i", "1", "localhost"], full());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("No space left on device"), "{said}");
+}
+
+#[test]
+fn arguments_that_are_not_utf_8_are_refused() {
+    use std::os::unix::ffi::OsStrExt;
+    let run = Run::new("bytes");
+    let word = std::ffi::OsStr::from_bytes(b"\xff");
+    for name in ["echo_client", "echo_server", "echo_notify", "peers"] {
+        let output = run.example(name).arg(word).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{name}: {said}");
+        assert!(said.contains("usage: "), "{name}: {said}");
     }
 }

@@ -2,14 +2,17 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{End, PATIENCE, connect, open, pair, pair_on};
+use common::{End, PATIENCE, SecondProcess, connect, is_child, open, pair, pair_on};
 use vipl::{
-    ErrorCode, ErrorDescriptor, NicHandle, ResourceCode, ViState, VipError, provider as vip,
+    ErrorCode, ErrorDescriptor, NicHandle, ReliabilityLevel, ResourceCode, ViState, VipError,
+    provider as vip,
 };
 
 /// Has `act` called for each error, and tells the code after it.
@@ -230,4 +233,57 @@ fn a_slow_handler_of_one_opening_keeps_no_data_waiting() {
     assert_eq!(receiver.recv().ok().unwrap().first_bytes(), b"meantime");
     go_on.send(()).unwrap();
     drop(server);
+}
+
+/// A peer can cause errors at line rate, which no handler takes: their lines are limited, and
+/// those left out are counted.
+#[test]
+fn default_handler_lines_are_limited_and_suppressed_ones_counted() {
+    const LIMIT: u32 = 3;
+    if is_child() {
+        let nic = common::open_as(|config| config.max_log_lines_per_second = LIMIT);
+        let [client, server] = [0, 1].map(|_| {
+            let end = End::on(nic.clone(), |vi| {
+                vi.reliability(ReliabilityLevel::Unreliable)
+            });
+            vip::error_callback(end.nic.handle(), None).unwrap();
+            end
+        });
+        connect(&client, &server);
+        // No receive is posted: each is an error. The parent ends this.
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            client.send(client.message(&[1])).ok().unwrap();
+        }
+        return;
+    }
+    let begun = Instant::now();
+    let name = "default_handler_lines_are_limited_and_suppressed_ones_counted";
+    let mut child = SecondProcess::start_with(name, |command| {
+        command.stderr(Stdio::piped());
+    });
+    let lines = BufReader::new(child.stderr()).lines().map(Result::unwrap);
+    let (mut errors, mut suppressed) = (0, Vec::new());
+    for line in lines {
+        errors += usize::from(line.contains("asynchronous error VIP_ERROR_RECVQ_EMPTY"));
+        if let Some((_, behind)) = line.split_once(": ")
+            && line.contains("suppressed")
+        {
+            let count = behind
+                .split_whitespace()
+                .find_map(|word| word.parse::<u64>().ok());
+            suppressed.push(count.expect("a number"));
+        }
+        if suppressed.len() == 2 {
+            break;
+        }
+    }
+    let seconds = begun.elapsed().as_secs() as usize;
+    child.kill();
+    assert_eq!(suppressed.len(), 2, "the child goes on until it is killed");
+    assert!(suppressed.iter().all(|count| *count > 0), "{suppressed:?}");
+    assert!(
+        errors > 0 && errors <= LIMIT as usize * (seconds + 1),
+        "{errors} in {seconds} s"
+    );
 }

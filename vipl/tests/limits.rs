@@ -151,7 +151,8 @@ const FIXED: &[(&str, &str, &str)] = &[
     ),
     (
         "MaxDiscriminatorLen",
-        "44: what the connection frames have room for; with `transport = \"vi-tcp\"` 16",
+        "16; `max_discriminator_bytes` raises it to up to 44, what the connection frames have room for, except with \
+         `transport = \"vi-tcp\"`. Connection requests with longer ones are refused",
         "`VIP_INVALID_PARAMETER`",
     ),
     (
@@ -456,7 +457,13 @@ fn what_may_be_configured_fits_an_int_and_nothing_else_may() {
             let nic = vip::open_nic_with(&config).unwrap();
             let reported = (limit.reported)(&vip::query_nic(nic).unwrap());
             vip::close_nic(nic).unwrap();
-            assert_eq!(reported, value.min(i32::MAX as u64), "{}", limit.attribute);
+            // A message has no more frames than this, which is a test of its own.
+            let most = if limit.key == "max_transfer_bytes" {
+                65_536 * (2112 - 32)
+            } else {
+                i32::MAX as u64
+            };
+            assert_eq!(reported, value.min(most), "{}", limit.attribute);
         }
     }
 }
@@ -468,10 +475,10 @@ fn what_nobody_configures_is_kept_too() {
     let found = nic.attributes();
     assert_eq!(
         (found.nic_address_len, found.max_discriminator_len),
-        (16, 44)
+        (16, 16)
     );
-    assert!(nic.local_address(&[1; 44]).is_ok());
-    assert_eq!(nic.local_address(&[1; 45]), Err(VipError::InvalidParameter));
+    assert!(nic.local_address(&[1; 16]).is_ok());
+    assert_eq!(nic.local_address(&[1; 17]), Err(VipError::InvalidParameter));
     assert!(found.native_mtu > 0 && found.native_mtu <= i32::MAX as u64);
     assert!(found.rdma_read_support & !found.reliability_level_support == 0);
     for bit in 0..16 {
@@ -563,4 +570,21 @@ fn the_document_is_the_table() {
         document(),
         "write it again: VIPL_WRITE_DOCUMENTS=1 cargo test -p vipl --test limits"
     );
+}
+
+/// SEQ_CNT has 16 bits; frames in a segment have 2112 bytes of data, 32 of them headers of an RDMA write.
+#[test]
+fn longest_message_is_one_of_65536_frames() {
+    const CONFIGURED: u32 = 0x7FFF_FFFF;
+    let nic = common::open_as(|config| config.max_transfer_bytes = CONFIGURED);
+    let most = if common::is_over_tcp() {
+        u64::from(CONFIGURED)
+    } else {
+        65_536 * (2112 - 32)
+    };
+    assert_eq!(nic.attributes().max_transfer_size, most);
+    let ptag = nic.create_ptag().unwrap();
+    let make = |bytes| nic.vi(&ptag).max_transfer_bytes(bytes).build().map(drop);
+    assert_eq!(make(most), Ok(()));
+    assert_eq!(make(most + 1), Err(VipError::InvalidMtu));
 }

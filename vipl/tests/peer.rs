@@ -127,6 +127,7 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(ask(&own, &elsewhere, WAIT), Ok(()));
     assert_eq!(end.vi.connect_peer_wait(), Err(VipError::NotReachable));
     assert_eq!(end.vi.connect_peer_wait(), Err(VipError::InvalidState));
+    end.vi.disconnect().unwrap();
     assert_eq!(ask(&own, &own, Timeout::Infinite), Ok(()));
     assert_eq!(ask(&own, &own, WAIT), Err(VipError::InvalidState));
     end.vi.disconnect().unwrap();

@@ -89,6 +89,39 @@ fn a_vi_with_a_tag_does_not_use_memory_without_one() {
     vip::close_nic(end.nic).unwrap();
 }
 
+/// Programs of 1999 to 2004 post receives that are longer than their memory, and get messages that fit.
+#[test]
+fn lenient_receive_is_held_against_the_bytes_that_arrive() {
+    for protection in [Protection::Strict, Protection::Lenient] {
+        let config = config(|config| config.protection = protection);
+        let (client, server) = (RawEnd::new(&config), RawEnd::new(&config));
+        connect(&client, &server);
+        let pages = Pages::new(2);
+        let tag = Some(server.ptag.unwrap());
+        let handle = pages.register(server.nic, tag, false).unwrap();
+        let last = |bytes: usize, length| DataSegment {
+            address: pages.at(pages.bytes() - bytes),
+            handle: handle.0,
+            length,
+        };
+        // Behind the first one nothing is ever placed.
+        server.post_recv(0, &[last(10, 4096), last(100, 50)]);
+        client.post_send(0, &[client.segment(0, 10)]);
+        let received = server.received();
+        if protection == Protection::Strict {
+            assert_ne!(received & status::PROTECTION_ERROR, 0);
+        } else {
+            assert_eq!(received & status::ERROR_MASK, 0, "{received:#x}");
+            server.post_recv(0, &[last(10, 4096)]);
+            client.post_send(0, &[client.segment(0, 11)]);
+            assert_ne!(server.received() & status::LENGTH_ERROR, 0);
+        }
+        for nic in [client.nic, server.nic] {
+            vip::close_nic(nic).unwrap();
+        }
+    }
+}
+
 /// A tag is destroyed or given to a region, whichever comes first: never both.
 #[test]
 fn a_region_never_has_a_tag_that_was_destroyed() {

@@ -6,9 +6,9 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::stranger::{
-    DESCRIPTOR_ERROR, END, LEVELS, MESSAGE_IN_ERROR, Meeting, NEGOTIABLE, NOP, PROTECTION_ERROR,
-    READ_REQUEST, READ_RESPONSE, RELIABLE, SEND, Stranger, TRANSMIT_ERROR, WRITE, errors_of,
-    goes_on, is_over, plain, rdma, strangers, told_of,
+    DESCRIPTOR_ERROR, END, LEVELS, MESSAGE_IN_ERROR, Meeting, NOP, PROTECTION_ERROR, READ_REQUEST,
+    READ_RESPONSE, RELIABLE, SEND, Stranger, TRANSMIT_ERROR, WRITE, errors_of, goes_on, is_over,
+    plain, rdma, strangers, told_of,
 };
 use common::{End, WAIT};
 use pmd::config::NicConfig;
@@ -157,7 +157,6 @@ fn a_message_above_the_agreed_transfer_size_is_an_error_though_there_is_room() {
             }
             let mut meeting = Meeting::at(level);
             meeting.mtu_bytes = AGREED_BYTES;
-            meeting.attributes |= NEGOTIABLE;
             meeting.choices = ViChoices {
                 negotiates: true,
                 ..ViChoices::default()

@@ -78,6 +78,49 @@ fn immediate_data_that_comes_late_wants_a_receive_all_the_same() {
     }
 }
 
+/// A program that polls the target sees no word of it in part, wherever the stream is cut.
+#[test]
+fn rdma_write_cut_at_any_byte_writes_aligned_words_whole() {
+    const BYTES: usize = 40;
+    const WRITTEN: u64 = u64::MAX;
+    let (ours, mut stranger) = strangers(
+        ReliabilityLevel::ReliableDelivery,
+        |_| (),
+        |vi| vi.rdma_write(true),
+    );
+    let memory = (ours.nic.create_rdma_region(64, &ours.ptag, ANY)).unwrap();
+    let at = memory.remote_buffer();
+    for (start, cut) in (0..8usize).flat_map(|start| (1..BYTES).map(move |cut| (start, cut))) {
+        memory.write(0, &[0; 64]);
+        let target = RemoteBuffer {
+            address: at.address + start as u64,
+            ..at
+        };
+        let header = rdma(target, BYTES as u32, &[0xFF; BYTES]);
+        let segment = stranger.next(WRITE, END, &header);
+        let (first, rest) = segment.split_at(segment.len() - BYTES + cut);
+        let read_bytes = counter(&ours.nic, "rx_bytes") + first.len() as u64;
+        stranger.write(first);
+        while counter(&ours.nic, "rx_bytes") < read_bytes {
+            ours.vi.state().unwrap();
+        }
+        let words = (start.next_multiple_of(8)..start + BYTES - 7).step_by(8);
+        for word in words {
+            let is_there = word + 8 <= start + cut;
+            let expected = if is_there { WRITTEN } else { 0 };
+            assert_eq!(memory.load_u64(word), expected, "{start} {cut} {word}");
+        }
+        stranger.write(rest);
+        let mut placed = [0; BYTES];
+        while placed != [0xFF; BYTES] {
+            ours.vi.state().unwrap();
+            memory.read(start, &mut placed);
+        }
+    }
+    ours.vi.post_recv(ours.room(64)).unwrap();
+    goes_on(&ours, &mut stranger);
+}
+
 /// An end that knows of the draft's one bit only fits both reliable levels, and neither fits one without it.
 #[test]
 fn who_says_only_that_it_is_reliable_fits_both_levels() {

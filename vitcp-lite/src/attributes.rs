@@ -8,13 +8,11 @@
 //! | 3 | Descriptor Flow Control Enabled |
 //! | 4 | Peer-to-peer Connection Establishment |
 //! | 6, 5 | exact level; ours |
-//! | 7 | the MTU may be negotiated; ours |
 //! | 15 to 8 | sent as 0 and ignored |
 
 use crate::profile::{
-    ATTRIBUTE_FLOW_CONTROL, ATTRIBUTE_LEVEL_SHIFT, ATTRIBUTE_NEGOTIATES, ATTRIBUTE_PEER_TO_PEER,
-    ATTRIBUTE_RDMA_READ, ATTRIBUTE_RDMA_WRITE, ATTRIBUTE_RELIABLE, LEVEL_DELIVERY, LEVEL_NOT_SAID,
-    LEVEL_RECEPTION,
+    ATTRIBUTE_FLOW_CONTROL, ATTRIBUTE_LEVEL_SHIFT, ATTRIBUTE_PEER_TO_PEER, ATTRIBUTE_RDMA_READ,
+    ATTRIBUTE_RDMA_WRITE, ATTRIBUTE_RELIABLE, LEVEL_DELIVERY, LEVEL_NOT_SAID, LEVEL_RECEPTION,
 };
 
 const LEVEL_MASK: u16 = 3;
@@ -69,8 +67,6 @@ pub struct Attributes {
     pub peer_to_peer: bool,
     /// Which reliable level.
     pub level: ExactLevel,
-    /// The MTU Size may be lowered to the other end's.
-    pub negotiates: bool,
 }
 
 impl Attributes {
@@ -84,7 +80,6 @@ impl Attributes {
             flow_control: bits & ATTRIBUTE_FLOW_CONTROL != 0,
             peer_to_peer: bits & ATTRIBUTE_PEER_TO_PEER != 0,
             level: ExactLevel::from_bits(bits),
-            negotiates: bits & ATTRIBUTE_NEGOTIATES != 0,
         }
     }
 
@@ -107,9 +102,6 @@ impl Attributes {
         if self.peer_to_peer {
             bits |= ATTRIBUTE_PEER_TO_PEER;
         }
-        if self.negotiates {
-            bits |= ATTRIBUTE_NEGOTIATES;
-        }
         bits
     }
 }
@@ -121,7 +113,7 @@ mod tests {
     #[test]
     fn every_known_bit_comes_back_and_no_other() {
         for bits in 0..=u16::MAX {
-            assert_eq!(Attributes::from_bits(bits).to_bits(), bits & 0xFF);
+            assert_eq!(Attributes::from_bits(bits).to_bits(), bits & 0x7F);
         }
     }
 
@@ -157,15 +149,11 @@ mod tests {
                 level: ExactLevel::Reception,
                 ..none
             },
-            Attributes {
-                negotiates: true,
-                ..none
-            },
         ];
         for (bit, attributes) in (0..).zip(expected) {
             assert_eq!(Attributes::from_bits(1 << bit), attributes);
         }
         assert_eq!(Attributes::from_bits(3 << 5).level, ExactLevel::Unknown);
-        assert_eq!(Attributes::from_bits(0xFF00), none);
+        assert_eq!(Attributes::from_bits(0xFF80), none);
     }
 }

@@ -98,8 +98,6 @@ pub const ATTRIBUTE_FLOW_CONTROL: u16 = 1 << 3;
 pub const ATTRIBUTE_PEER_TO_PEER: u16 = 1 << 4;
 /// Calling Attributes: where the two bits of the exact level stand; ours.
 pub const ATTRIBUTE_LEVEL_SHIFT: u32 = 5;
-/// Calling Attributes: the MTU may be negotiated; ours.
-pub const ATTRIBUTE_NEGOTIATES: u16 = 1 << 7;
 
 /// Exact level: not said; ours.
 pub const LEVEL_NOT_SAID: u16 = 0;

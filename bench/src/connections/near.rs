@@ -13,9 +13,10 @@ use crate::cli::{self, ConnectOptions};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result};
 use crate::nic::{self, Nic, Selection};
+use crate::output;
 use crate::process::{self, Partner, Stop};
 use crate::reach::Reach;
-use crate::report::{Percentiles, write_json};
+use crate::report::{JsonFile, Percentiles};
 use crate::server;
 use crate::tally::new_histogram;
 
@@ -30,7 +31,8 @@ pub(crate) fn run(options: &ConnectOptions) -> Result<()> {
     let tag = std::process::id().to_string();
     let selection = Selection::of_run(ends, &tag);
     let choice = selection.load()?;
-    let cores = process::choose_cores(ends.cores, choice.process_core())?;
+    let json = JsonFile::open(ends.json.as_deref())?;
+    let cores = process::cores_of_run(ends, &choice)?;
     let partner = Partner::of_run(ends, &selection, cores, &tag)?;
     let nic = Nic::open(&choice)?;
     let config = choice.config;
@@ -46,8 +48,8 @@ pub(crate) fn run(options: &ConnectOptions) -> Result<()> {
     };
     let outcome = run.make_all();
     let (mut channel, result) = (run.channel, run.result);
-    if let Some(path) = &ends.json {
-        write_json(path, std::slice::from_ref(&result))?;
+    if let Some(json) = json {
+        json.write(std::slice::from_ref(&result))?;
     }
     outcome?;
     channel.quit()?;
@@ -82,14 +84,16 @@ impl Run<'_> {
     /// Makes the connections step by step and prints each; what was made before an error stays
     /// in the result.
     fn make_all(&mut self) -> Result<()> {
-        println!("{}", report::table_head());
+        output::line(format_args!("{}", report::table_head()))?;
         let outcome = (0..STEPS).try_for_each(|step| self.step(step));
         if self.stop.is_asked() && self.result.connections < self.options.connections {
             self.result.ended_early = Some("interrupted".into());
         }
         self.result.setup_ns = Percentiles::of(&self.setups_ns);
-        println!("{}", report::summary(&self.result));
-        outcome
+        outcome.and(output::line(format_args!(
+            "{}",
+            report::summary(&self.result)
+        )))
     }
 
     fn step(&mut self, step: u32) -> Result<()> {
@@ -116,8 +120,7 @@ impl Run<'_> {
         }
         row.resident_kib = resident_kib()?;
         self.result.add(row);
-        println!("{}", report::table_row(&self.result, &row));
-        Ok(())
+        output::line(format_args!("{}", report::table_row(&self.result, &row)))
     }
 
     fn round(&mut self, round: &Round, row: &mut StepResult) -> Result<()> {

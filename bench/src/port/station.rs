@@ -168,7 +168,10 @@ impl Station {
             refuse_failure(&events)?;
             found = events.drain(..).find_map(|event| match event {
                 PortEvent::Joined(it) if named.is_none_or(|named| named == it.mac) => Some(it.mac),
-                PortEvent::Joined(_) | PortEvent::Left(_) | PortEvent::Failed(_) => None,
+                PortEvent::Joined(_)
+                | PortEvent::Left(_)
+                | PortEvent::MtuChanged(_)
+                | PortEvent::Failed(_) => None,
             });
             std::thread::yield_now();
         }
@@ -359,7 +362,7 @@ impl Drop for Station {
 fn refuse_failure(events: &[PortEvent]) -> Result<()> {
     let failure = events.iter().find_map(|event| match event {
         PortEvent::Failed(failure) => Some(failure),
-        PortEvent::Joined(_) | PortEvent::Left(_) => None,
+        PortEvent::Joined(_) | PortEvent::Left(_) | PortEvent::MtuChanged(_) => None,
     });
     failure.map_or(Ok(()), |failure| Err(Error::Port(failure.to_string())))
 }

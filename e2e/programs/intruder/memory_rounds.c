@@ -3,10 +3,12 @@
 #include "rounds.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PAGE ((size_t)4096)
@@ -137,25 +139,23 @@ static void endless(struct intruder *in)
     hear(app->calls, &message, 20000);
 }
 
-static void empty(int bell)
-{
-    uint8_t some[4096];
-    while (recv(bell, some, sizeof some, MSG_DONTWAIT) > 0)
-        ;
-}
-
-/* What wakes either side is filled, emptied, made to block, and shut. */
-static void bells(struct intruder *in)
+/* The eventfd by which it wakes the process is filled, emptied, made to block, waited for many times over, and
+ * closed. */
+static void wake_ups(struct intruder *in)
 {
     struct attached *app = &in->app;
     struct chance *chance = &in->chance;
-    uint64_t much = UINT64_MAX - 1;
-    int least = 1;
-    fcntl(app->bell, F_SETFL, chance_below(chance, 2) == 0 ? O_NONBLOCK : 0);
-    setsockopt(app->bell, SOL_SOCKET, SO_RCVBUF, &least, sizeof least);
-    if (chance_below(chance, 2) == 0)
-        while (send(app->bell, &much, sizeof much, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
-            ;
+    uint64_t full = UINT64_MAX - 1, count;
+    struct pollfd waits[256];
+    fcntl(app->waker, F_SETFL, O_NONBLOCK);
+    bool was_empty = read(app->waker, &count, sizeof count) < 0;
+    /* Not both: its own writes would block. */
+    if (was_empty && chance_below(chance, 2) == 0)
+        fcntl(app->waker, F_SETFL, 0);
+    else if (write(app->waker, &full, sizeof full) < 0)
+        return;
+    for (unsigned i = 0; i < 256; i++)
+        waits[i] = (struct pollfd){.fd = app->waker, .events = POLLIN};
     uint64_t vi = create_vi(app, app->calls, 2);
     for (unsigned i = 0; i < 500 && vi != 0; i++) {
         /* It asks to be woken, and something ends at once. */
@@ -165,15 +165,15 @@ static void bells(struct intruder *in)
         submit(app, &line);
         if (i % 4 == 0)
             take_completions(app);
-        if (i % 16 == 0 && chance_below(chance, 4) == 0)
-            empty(app->bell);
+        if (i % 16 == 0)
+            poll(waits, 256, 0);
     }
-    if (chance_below(chance, 3) == 0)
-        shutdown(app->bell, (int)chance_below(chance, 3));
     if (chance_below(chance, 4) == 0) {
-        close(app->bell);
-        app->bell = -1;
+        close(app->waker);
+        app->waker = -1;
     }
+    if (app->waker >= 0)
+        fcntl(app->waker, F_SETFL, O_NONBLOCK);
 }
 
 /* Completions are never taken; what it posts comes back at once. */
@@ -193,10 +193,17 @@ static void deaf(struct intruder *in)
     }
 }
 
-static void hole(const struct pair *pair, size_t at)
+static bool punch(int fd, size_t at, size_t bytes)
 {
-    if (pair->fd >= 0)
-        fallocate(pair->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)PAGE);
+    return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at, (off_t)bytes) == 0;
+}
+
+/* Nobody takes a page out of a file that the process has mapped, or a poller may wait for that. */
+static void must_be_sealed(int fd, uint8_t *page, size_t at)
+{
+    if (punch(fd, at, PAGE) || ftruncate(fd, (off_t)at) == 0 ||
+        (page != NULL && madvise(page, PAGE, MADV_REMOVE) == 0))
+        _exit(3);
 }
 
 /* Takes a page away in one way or another. */
@@ -217,12 +224,9 @@ static void take_page(struct chance *chance, const struct pair *pair)
     case 3:
         madvise(page, PAGE, MADV_DONTNEED);
         break;
-    case 4:
-        hole(pair, at);
-        break;
     default:
-        if (pair->fd >= 0 && ftruncate(pair->fd, (off_t)at) == 0)
-            mmap(page, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+        if (pair->fd >= 0)
+            must_be_sealed(pair->fd, NULL, at);
     }
 }
 
@@ -269,24 +273,157 @@ static void memory(struct intruder *in)
     end_pair(&pair);
 }
 
-/* The arena itself loses its pages. */
+/* The arena itself is to lose its pages. */
 static void punched_arena(struct intruder *in)
 {
     struct attached *app = &in->app;
     for (size_t at = 0; at < app->arena_bytes; at += PAGE)
         if (chance_below(&in->chance, 3) == 0)
-            fallocate(app->arena_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)at,
-                      (off_t)PAGE);
-    /* Refused, both: it is sealed. */
-    if (ftruncate(app->arena_fd, (off_t)chance_below(&in->chance, app->arena_bytes)) == 0)
-        _exit(3);
+            must_be_sealed(app->arena_fd, app->arena + at, at);
+    /* Refused, too: it is sealed. */
     if (ftruncate(app->arena_fd, (off_t)app->arena_bytes * 2) == 0)
         _exit(3);
 }
 
+/* The rings lose their pages before they are sealed, and are confirmed or not. */
+static void early_arena(struct intruder *in)
+{
+    struct message message;
+    int socket = reach(in->socket);
+    if (socket < 0)
+        return;
+    if (ask_for_rings(socket, &message, in->device, 20000)) {
+        int arena = message.fds[0];
+        if (!punch(arena, 0, 1 << 20))
+            _exit(3);
+        begin(&message, chance_below(&in->chance, 4) == 0 ? OPEN : RINGS_MAPPED);
+        if (chance_below(&in->chance, 4) != 0 && ask(socket, &message, 20000) &&
+            get_number(&message) == ATTACHED)
+            must_be_sealed(arena, NULL, 0);
+        close(arena);
+        close(message.fds[1]);
+    }
+    close(socket);
+}
+
+struct puncher {
+    int fd;
+    size_t bytes;
+    bool stop;
+};
+
+static void *punch_on(void *argument)
+{
+    struct puncher *puncher = argument;
+    while (!__atomic_load_n(&puncher->stop, __ATOMIC_RELAXED))
+        punch(puncher->fd, 0, puncher->bytes);
+    return NULL;
+}
+
+/* Says that a file is freed, which may be in use still. */
+static void say_freed(struct intruder *in, int fd)
+{
+    struct message message;
+    struct stat facts;
+    int socket = reach(in->socket);
+    if (socket < 0 || fstat(fd, &facts) != 0)
+        return;
+    begin(&message, FREE);
+    put_number(&message, VERSION);
+    put_number(&message, strlen(in->device));
+    put_bytes(&message, in->device, strlen(in->device));
+    put_number(&message, facts.st_dev);
+    put_number(&message, facts.st_ino);
+    if (!ask(socket, &message, 20000) || get_number(&message) != DONE)
+        _exit(3);
+    close(socket);
+}
+
+/* Files that would cost the process more than they are charged for, or that lose pages while they
+ * are registered. */
+static void files(struct intruder *in)
+{
+    struct attached *app = &in->app;
+    const uint64_t at = 0x30000000;
+    size_t bytes = 1 << 20;
+    int fd = shared_memory(bytes);
+    if (fd < 0)
+        return;
+    struct puncher puncher = {.fd = fd, .bytes = bytes};
+    pthread_t thread;
+    switch (chance_below(&in->chance, 3)) {
+    case 0: /* Sparse. */
+        punch(fd, chance_below(&in->chance, bytes / PAGE) * PAGE, PAGE);
+        if (register_memory(app, app->calls, at, PAGE, fd) != 0)
+            _exit(3);
+        break;
+    case 1: { /* Longer than all that it may have. */
+        int sparse = memfd_create("long", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        if (ftruncate(sparse, (off_t)1 << 40) != 0 ||
+            fcntl(sparse, F_ADD_SEALS, F_SEAL_SHRINK) != 0 ||
+            register_memory(app, app->calls, at, PAGE, sparse) != 0)
+            _exit(3);
+        close(sparse);
+        break;
+    }
+    default: /* It is punched meanwhile. */
+        if (pthread_create(&thread, NULL, punch_on, &puncher) != 0)
+            break;
+        uint32_t region = register_memory(app, app->calls, at, bytes, fd);
+        __atomic_store_n(&puncher.stop, true, __ATOMIC_RELAXED);
+        pthread_join(thread, NULL);
+        if (region != 0 && lseek(fd, 0, SEEK_HOLE) != (off_t)bytes)
+            _exit(3);
+        if (region != 0)
+            must_be_sealed(fd, NULL, 0);
+    }
+    if (chance_below(&in->chance, 2) == 0)
+        say_freed(in, fd);
+    if (chance_below(&in->chance, 2) == 0)
+        register_memory(app, app->calls, at, PAGE, fd);
+    close(fd);
+}
+
+/* Writes with guessed memory handles at full rate: no write may reach memory. */
+static void guesses(struct intruder *in)
+{
+    struct chance *chance = &in->chance;
+    struct pair pair;
+    if (!make_pair(in, &pair, chance_below(chance, 2) == 0))
+        return;
+    size_t half = pair.bytes / 2;
+    memset(pair.memory + half, 0x5A, half);
+    for (unsigned i = 0; i < 2000; i++) {
+        struct line line = {
+            .vi = pair.one,
+            /* A write. */
+            .control = 1,
+            .segments = 1,
+            .length = 64,
+            .address = (uint64_t)(uintptr_t)pair.memory + half,
+            .handle = pair.region,
+            .segment_length = 64,
+            .remote_address = (uint64_t)(uintptr_t)pair.memory,
+            .remote_handle = pair.region ^ (uint32_t)(1 + chance_below(chance, UINT32_MAX)),
+        };
+        submit(&in->app, &line);
+        if (i % 16 == 0)
+            take_completions(&in->app);
+    }
+    struct message message;
+    begin(&message, DISCONNECT);
+    put_number(&message, pair.one);
+    ask(in->app.calls, &message, 20000);
+    for (size_t at = 0; at < half; at++)
+        if (pair.memory[at] != 0)
+            _exit(3);
+    end_pair(&pair);
+}
+
 const struct kind MEMORY_ROUNDS[] = {
     {"garbage", garbage}, {"submissions", submissions}, {"endless", endless},
-    {"bells", bells},     {"deaf", deaf},               {"memory", memory},
-    {"punched arena", punched_arena},
+    {"wake-ups", wake_ups}, {"deaf", deaf},               {"memory", memory},
+    {"punched arena", punched_arena}, {"early arena", early_arena}, {"files", files},
+    {"guesses", guesses},
 };
 const unsigned MEMORY_ROUND_COUNT = sizeof MEMORY_ROUNDS / sizeof *MEMORY_ROUNDS;

@@ -186,21 +186,27 @@ int join(const struct attached *app, const char *path, int limit_ms)
     return -1;
 }
 
-/* Reads the answer to ATTACH and maps what came with it. */
-static bool take_in(struct attached *app, struct message *message)
+bool ask_for_rings(int socket, struct message *message, const char *device, int limit_ms)
+{
+    begin(message, ATTACH);
+    put_number(message, VERSION);
+    put_number(message, strlen(device));
+    put_bytes(message, device, strlen(device));
+    if (!ask(socket, message, limit_ms))
+        return false;
+    if (get_number(message) == RINGS && message->fd_count == 2)
+        return true;
+    close_fds(message);
+    return false;
+}
+
+/* Maps the rings that came, and says so. */
+static bool map_rings(struct attached *app, struct message *message)
 {
     struct stat facts;
-    uint8_t name[256];
-    if (get_number(message) != ATTACHED || message->fd_count != 2) {
-        close_fds(message);
-        return false;
-    }
     app->arena_fd = message->fds[0];
-    app->bell = message->fds[1];
-    get_bytes(message, app->key, sizeof app->key);
-    size_t length = get_number(message);
-    if (length > sizeof name || !get_bytes(message, name, length) ||
-        !get_bytes(message, app->host, sizeof app->host) || fstat(app->arena_fd, &facts) != 0)
+    app->waker = message->fds[1];
+    if (fstat(app->arena_fd, &facts) != 0)
         return false;
     app->arena_bytes = (size_t)facts.st_size;
     app->arena =
@@ -212,22 +218,32 @@ static bool take_in(struct attached *app, struct message *message)
     uint64_t sizes = ((const volatile uint64_t *)app->arena)[1];
     app->lines = (uint32_t)(sizes >> 32);
     app->entries = (uint32_t)sizes;
+    begin(message, RINGS_MAPPED);
     return true;
+}
+
+/* Reads the answer to RINGS_MAPPED. */
+static bool take_in(struct attached *app, struct message *message)
+{
+    uint8_t name[256];
+    if (get_number(message) != ATTACHED)
+        return false;
+    get_bytes(message, app->key, sizeof app->key);
+    size_t length = get_number(message);
+    return length <= sizeof name && get_bytes(message, name, length) &&
+           get_bytes(message, app->host, sizeof app->host);
 }
 
 bool attach(struct attached *app, const char *path, const char *device, int limit_ms)
 {
     struct message message;
     memset(app, 0, sizeof *app);
-    app->calls = app->arena_fd = app->bell = -1;
+    app->calls = app->arena_fd = app->waker = -1;
     app->life = reach(path);
     if (app->life < 0)
         return false;
-    begin(&message, ATTACH);
-    put_number(&message, VERSION);
-    put_number(&message, strlen(device));
-    put_bytes(&message, device, strlen(device));
-    if (ask(app->life, &message, limit_ms) && take_in(app, &message)) {
+    if (ask_for_rings(app->life, &message, device, limit_ms) && map_rings(app, &message) &&
+        ask(app->life, &message, limit_ms) && take_in(app, &message)) {
         app->calls = join(app, path, limit_ms);
         begin(&message, OPEN);
         app->nic = ask_handle(app->calls, &message);
@@ -243,13 +259,13 @@ bool attach(struct attached *app, const char *path, const char *device, int limi
 
 void let_go(struct attached *app)
 {
-    int fds[] = {app->life, app->calls, app->arena_fd, app->bell};
+    int fds[] = {app->life, app->calls, app->arena_fd, app->waker};
     for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
     if (app->arena != NULL)
         munmap(app->arena, app->arena_bytes);
-    app->life = app->calls = app->arena_fd = app->bell = -1;
+    app->life = app->calls = app->arena_fd = app->waker = -1;
     app->arena = NULL;
     app->vi_count = 0;
 }
@@ -368,6 +384,14 @@ static uint64_t generation_of(uint64_t vi)
     return vi >> 24 & 0xFFFFFF;
 }
 
+/* A wake-up that is not possible is lost. */
+static void wake_process(int waker)
+{
+    uint64_t one = 1;
+    if (write(waker, &one, sizeof one) < 0)
+        return;
+}
+
 void submit(struct attached *app, const struct line *line)
 {
     uint32_t at = app->next_line & (app->lines - 1);
@@ -390,7 +414,7 @@ void submit(struct attached *app, const struct line *line)
     uint32_t *sleeps = (uint32_t *)(void *)(app->arena + AT_PROCESS_SLEEPS);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (__atomic_exchange_n(sleeps, 0, __ATOMIC_RELAXED) != 0)
-        send(app->bell, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        wake_process(app->waker);
 }
 
 unsigned take_completions(struct attached *app)

@@ -47,14 +47,17 @@ enum request {
     CONNECT_PEER_DONE,
     CONNECT_PEER_WAIT,
     DISCONNECT,
-    REQUESTS
+    REQUESTS,
+    RINGS_MAPPED = 31,
+    FREE
 };
 
-enum reply { ATTACHED, REFUSED, UNKNOWN_NIC, DONE, HANDLE, REGION, VI, REQUEST, ATTRIBUTES, CAPTURING = 11 };
+enum reply { ATTACHED, REFUSED, UNKNOWN_NIC, DONE, HANDLE, REGION, VI, REQUEST, ATTRIBUTES, CAPTURING = 11,
+             RINGS = 17 };
 
 #define MESSAGE_BYTES 8192
 #define MESSAGE_FDS 3
-#define VERSION 2
+#define VERSION 3
 /* With these a conversation begins. */
 #define OPENINGS (CAPTURE + 1)
 
@@ -99,7 +102,7 @@ bool hear(int socket, struct message *message, int limit_ms);
 struct attached {
     /* The conversation it lives by, and one for its calls; -1 without. */
     int life, calls;
-    int arena_fd, bell;
+    int arena_fd, waker;
     uint8_t *arena;
     size_t arena_bytes;
     uint32_t lines, entries;
@@ -111,6 +114,8 @@ struct attached {
     unsigned vi_count;
 };
 
+/* Asks to attach; the rings and the eventfd that wakes the process came with the answer if it is RINGS. */
+bool ask_for_rings(int socket, struct message *message, const char *device, int limit_ms);
 /* Attaches, joins and opens the NIC; false, with everything closed again, if it is refused. */
 bool attach(struct attached *app, const char *path, const char *device, int limit_ms);
 /* Another conversation for calls; -1 if it is refused. */

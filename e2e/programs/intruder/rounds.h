@@ -40,7 +40,7 @@ struct pair {
 
 bool make_pair(struct intruder *intruder, struct pair *pair, bool shared);
 void end_pair(struct pair *pair);
-/* Sealed memory that can be shared; -1 without. */
+/* Sealed memory that can be shared, with all of its pages; -1 without. */
 int shared_memory(size_t bytes);
 
 #endif

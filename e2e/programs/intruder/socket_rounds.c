@@ -2,7 +2,9 @@
 #define _GNU_SOURCE
 #include "rounds.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -194,8 +196,12 @@ static void bytes(struct intruder *in)
 
 int shared_memory(size_t length)
 {
+    static const uint8_t ZEROS[65536];
     int fd = memfd_create("intruder", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd >= 0 && (ftruncate(fd, (off_t)length) != 0 ||
+    bool filled = fd >= 0;
+    for (size_t at = 0; filled && at < length; at += sizeof ZEROS)
+        filled = pwrite(fd, ZEROS, sizeof ZEROS, (off_t)at) == sizeof ZEROS;
+    if (fd >= 0 && (!filled || ftruncate(fd, (off_t)length) != 0 ||
                     fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)) {
         close(fd);
         return -1;
@@ -204,10 +210,46 @@ int shared_memory(size_t length)
 }
 
 /* Something that is no memory, or none that can be trusted. */
+/* A TCP socket whose close lasts as long as SO_LINGER says, since its peer reads nothing; -1 without. */
+static int lingering_socket(void)
+{
+    static int peer = -1;
+    static const char some[65536];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    struct linger linger = {.l_onoff = 1, .l_linger = 1};
+    int small = 4096;
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    bool connected;
+
+    /* One at a time: what the process closes ends when the next one is made, at the latest. */
+    if (peer >= 0)
+        close(peer);
+    peer = -1;
+    setsockopt(listener, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    connected = bind(listener, (struct sockaddr *)&address, length) == 0 && listen(listener, 1) == 0 &&
+                getsockname(listener, (struct sockaddr *)&address, &length) == 0 &&
+                connect(fd, (struct sockaddr *)&address, length) == 0;
+    if (connected)
+        peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    close(listener);
+    if (peer < 0) {
+        close(fd);
+        return -1;
+    }
+    while (send(fd, some, sizeof some, MSG_DONTWAIT | MSG_NOSIGNAL) > 0)
+        ;
+    setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
+    return fd;
+}
+
 static int some_fd(struct chance *chance)
 {
     int ends[2];
     int fd;
+    if (chance_below(chance, 40) == 0)
+        return lingering_socket();
     switch (chance_below(chance, 12)) {
     case 0:
         return open("/dev/zero", O_RDWR | O_CLOEXEC);
@@ -459,9 +501,32 @@ static void knocks(struct intruder *in)
     }
 }
 
+/* Listens on many discriminators, that of the honest pair among them: no connection request may arrive. */
+static void names(struct intruder *in)
+{
+    static const char honest[] = "honest";
+    struct message message;
+    for (unsigned i = 0; i < 40; i++) {
+        in->name++;
+        bool is_honest = chance_below(&in->chance, 2) == 0;
+        begin(&message, CONNECT_WAIT);
+        put_number(&message, in->app.nic);
+        if (is_honest)
+            put_address(&message, in->app.host, honest, sizeof honest - 1);
+        else
+            put_address(&message, in->app.host, &in->name, sizeof in->name);
+        put_limit(&message, 0);
+        if (!ask(in->app.calls, &message, PATIENCE_MS))
+            return;
+        if (get_number(&message) == REQUEST)
+            _exit(3);
+    }
+}
+
 const struct kind SOCKET_ROUNDS[] = {
     {"handles", handles}, {"bytes", bytes},   {"descriptors", descriptors}, {"ranges", ranges},
     {"greed", greed},     {"unread", unread}, {"doors", doors},             {"races", races},
     {"knocks", knocks},   {"captures", captures},
+    {"names", names},
 };
 const unsigned SOCKET_ROUND_COUNT = sizeof SOCKET_ROUNDS / sizeof *SOCKET_ROUNDS;

@@ -67,8 +67,7 @@ class Calling:
         levels = {request.exact_level, own.exact_level} - {0}
         if request.reliable != own.reliable or len(levels) > 1:
             return wire.IS_LEVELS
-        both = request.attributes & own.attributes
-        if request.mtu != own.mtu and not both & wire.NEGOTIABLE:
+        if request.mtu != own.mtu and not self.hello.negotiate:
             return wire.IS_SIZES
         return None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from wire import (
     CONNECTION_KINDS, END, FLOW_CONTROL, IMMEDIATE, IS_CHALLENGE,
-    IS_TRANSPORT, NEGOTIABLE, PAYLOAD_KINDS, TRANSMIT_ERROR, Kind, Segment,
+    IS_TRANSPORT, PAYLOAD_KINDS, TRANSMIT_ERROR, Kind, Segment,
     SegmentHeader, WireError, after, distance, kind_name,
 )
 
@@ -369,9 +369,3 @@ def _check_accept(own, accept):
         raise WireError(
             f"accept: MTU Size is {accept.mtu}, {own.mtu} was proposed"
         )
-    if accept.mtu < own.mtu:
-        if not own.attributes & accept.attributes & NEGOTIABLE:
-            raise WireError(
-                f"accept: MTU Size is {accept.mtu}, {own.mtu} was proposed "
-                "and not to be negotiated"
-            )

@@ -64,7 +64,7 @@ _request_lie("own-192", lambda ce: {"security": ce.security + bytes(192)},
              "closed")
 _request_lie("mtu-other", lambda ce: {"mtu": ce.mtu - 1})
 _request_lie("attributes-other", lambda ce: {
-    "attributes": ce.attributes ^ wire.NEGOTIABLE})
+    "attributes": ce.attributes ^ wire.FLOW_CONTROL})
 _request_lie("reads-other", lambda ce: {"read_window": ce.read_window + 1})
 _request_lie("calling-other", lambda ce: {"calling": b"another"})
 _request_lie("called-other", lambda ce: {"called": b"another"})

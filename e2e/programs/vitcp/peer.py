@@ -60,7 +60,7 @@ def common():
     both.add_argument("--level", choices=wire.LEVELS, default="rd")
     both.add_argument("--mtu", type=int, default=32768)
     both.add_argument("--no-negotiate", action="store_true",
-                      help="do not have the MTU negotiated")
+                      help="refuse a request with another MTU")
     both.add_argument("--flow-control", action="store_true")
     both.add_argument("--posted", type=int, default=64,
                       help="receive descriptors posted before connecting")

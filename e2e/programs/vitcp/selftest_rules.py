@@ -33,12 +33,12 @@ class Format(unittest.TestCase):
 
     def test_ce_header(self):
         header = CeHeader(
-            attributes=0x00AF, mtu=0x00010002, calling=b"abc",
+            attributes=0x002F, mtu=0x00010002, calling=b"abc",
             called=b"d" * 16, read_window=0x0506, security=b"sec",
         )
         self.assertEqual(
             header.pack().hex(),
-            "00af000300010002" + b"abc".hex() + "00" * 13 + "05060010"
+            "002f000300010002" + b"abc".hex() + "00" * 13 + "05060010"
             + "64" * 16 + b"sec".hex(),
         )
         self.assertEqual(CeHeader.unpack(header.pack()), header)
@@ -263,7 +263,6 @@ class Rules(unittest.TestCase):
             ("Calling Discriminator", {"calling": b"x"}),
             ("Called Discriminator", {"called": b"x"}),
             ("40000", {"mtu": 40000}),
-            ("not to be negotiated", {"mtu": 7, "attributes": 0x41}),
             ("exact level", {"attributes": wire.LEVELS["rd"]}),
             ("Reliable is not", {"attributes": 0}),
         ):

@@ -36,8 +36,6 @@ class Hello:
         attributes = wire.LEVELS[self.level] | self.rdma
         if self.flow_control:
             attributes |= wire.FLOW_CONTROL
-        if self.negotiate:
-            attributes |= wire.NEGOTIABLE
         if self.peer_to_peer:
             attributes |= wire.PEER_TO_PEER
         return wire.CeHeader(

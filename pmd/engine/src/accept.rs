@@ -14,6 +14,7 @@
 mod incoming;
 mod listen;
 mod peer;
+mod requester;
 
 pub(crate) use incoming::Incoming;
 pub(crate) use listen::Listener;

@@ -4,6 +4,7 @@ use fcvi_frame::connect::HostAddress;
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::profile;
 
+use crate::misses::MissLimits;
 use crate::recovery::RecoveryConfig;
 
 /// Messages of Reliable Reception, at most, for which one VI lacks the response; so every VI can
@@ -50,6 +51,8 @@ pub struct EngineConfig {
     pub max_vi: u32,
     /// Connection requests of others waiting for the consumer, at most.
     pub max_incoming: u32,
+    /// Bytes of the discriminators of a connection request, at most; longer ones are refused.
+    pub max_discriminator_bytes: u16,
     /// Disconnects waiting for their response, at most.
     pub max_closing: u32,
     /// A message ID further ahead than this is not believed.
@@ -60,6 +63,8 @@ pub struct EngineConfig {
     /// Descriptors that one VI has in flight at a time, 1 to [`MAX_UNANSWERED`]. More are sent
     /// when earlier ones complete. What it keeps for its peer does not depend on this.
     pub max_unanswered: u32,
+    /// Limits on RDMA accesses of a peer whose handle names no region.
+    pub miss_limits: MissLimits,
     /// Message recovery is offered for connections of the reliable levels, and how it is done;
     /// `None`: the first frame that is lost breaks them.
     pub recovery: Option<RecoveryConfig>,
@@ -87,10 +92,12 @@ impl EngineConfig {
             probe_interval_ns: 0,
             max_vi: 1024,
             max_incoming: 256,
+            max_discriminator_bytes: fcvi_frame::connect::MAX_DISCRIMINATOR_BYTES as u16,
             max_closing: 1024,
             message_window: 1 << 24,
             max_reads_accepted: 16,
             max_unanswered: 64,
+            miss_limits: MissLimits::default(),
             recovery: None,
             shortcut: false,
             shortcut_bytes: 1 << 16,

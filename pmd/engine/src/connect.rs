@@ -39,6 +39,7 @@ use crate::host::{Host, Waiter};
 use crate::recovery::RxRecovery;
 use crate::synonym::{Check, skips};
 use crate::timer::TimerKey;
+use crate::transmit::most_message_bytes;
 
 /// Why a connection was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +50,7 @@ pub enum ConnectError {
     Rejected,
     /// Nobody waits there for this discriminator.
     NoMatch,
-    /// No known port has this host address, or all of them went away.
+    /// There is no route to this host, or all of its ports were lost.
     NotReachable,
     /// The reliability levels differ.
     ReliabilityLevel,
@@ -200,6 +201,7 @@ impl Engine {
         ep.peer = link.peer;
         ep.peer_index = peer_index;
         ep.link = Some(link);
+        self.watch_misses(vi);
     }
 
     /// The endpoint whose connection a RESP2 or RESP3 names.
@@ -302,8 +304,8 @@ impl Engine {
         }
     }
 
-    /// A connection that was half made is given up. The VI is Idle again, or in the peer
-    /// pool; receives posted on it stay. `told`: why, if the other end must hear of it.
+    /// A connection that was half made is given up. Its request may go back to the peer pool.
+    /// `told`: why, if the other end must hear of it.
     pub(crate) fn end_pending<H: Host>(
         &mut self,
         now_ns: u64,
@@ -317,22 +319,42 @@ impl Engine {
         if self.return_to_pool(now_ns, vi, host) {
             return;
         }
-        if let Some(ep) = self.endpoint_mut(vi) {
-            ep.phase = Phase::Idle;
-            ep.conclude(Err(error));
-        }
+        self.conclude_failed(vi, error, host);
+    }
+
+    /// Completes a connection attempt with an error. The VI returns to Idle and keeps its receives,
+    /// except that `NotReachable` moves a reliable VI to Error and flushes them (VIPL 3.3.2-3.3.8).
+    fn conclude_failed<H: Host>(&mut self, vi: ViIndex, error: ConnectError, host: &mut H) {
+        let Some(ep) = self.endpoint_mut(vi) else {
+            return;
+        };
+        let breaks =
+            error == ConnectError::NotReachable && ep.params.level != Level::UnreliableDelivery;
+        ep.phase = if breaks { Phase::Error } else { Phase::Idle };
+        ep.conclude(Err(error));
         self.arm_connect_timer(vi);
-        host.set_state(vi, EndpointState::Idle);
+        if breaks {
+            host.set_state(vi, EndpointState::Error);
+            host.flush_receives(vi);
+        } else {
+            host.set_state(vi, EndpointState::Idle);
+        }
         host.control_event(Waiter::Outcome(vi));
     }
 }
 
-/// The attributes that must match (VIPL 3.3.2).
+/// Checks the attributes that must match (VIPL 3.3.2), and that the longest message fits into
+/// frames of the size that both peers support.
 pub(crate) fn compare(ours: &Attributes, theirs: &Attributes) -> Result<(), ConnectError> {
+    let data_field_bytes = ours
+        .receive_data_field_bytes
+        .min(theirs.receive_data_field_bytes);
     if ours.reliability != theirs.reliability {
         return Err(ConnectError::ReliabilityLevel);
     }
-    if ours.max_transfer_bytes != theirs.max_transfer_bytes {
+    if ours.max_transfer_bytes != theirs.max_transfer_bytes
+        || ours.max_transfer_bytes > most_message_bytes(data_field_bytes)
+    {
         return Err(ConnectError::MaxTransferSize);
     }
     if ours.qos_class != theirs.qos_class || ours.cs_ctl != theirs.cs_ctl {

@@ -81,6 +81,8 @@ counters! {
     DropAheadNoDescriptor => "drop_ahead_no_descriptor",
     /// Frames ahead of order that would fail in order.
     DropAheadUnfit => "drop_ahead_unfit",
+    /// Frames of RDMA writes ahead of order to memory that the peer may not access.
+    DropAheadRefused => "drop_ahead_refused",
     /// Frames of RDMA writes behind a message that is not whole, at Reliable Reception.
     DropAheadWrite => "drop_ahead_write",
     /// Last frames of RDMA writes ahead of order.
@@ -123,6 +125,12 @@ counters! {
     DropNoDescriptor => "drop_no_descriptor",
     /// An RDMA write or read that was refused.
     DropRdmaProtection => "drop_rdma_protection",
+    /// RDMA accesses of peers whose handle names no region of the VI's tag.
+    RdmaMisses => "rdma_misses",
+    /// RDMA accesses refused without a look-up, because too many of the same peer missed.
+    DropRdmaLimited => "drop_rdma_limited",
+    /// Connections broken because too many RDMA accesses of the peer were refused.
+    RdmaMissBreaks => "rdma_miss_breaks",
     /// An RDMA read beyond the number that the peer was told.
     DropTooManyReads => "drop_too_many_reads",
     /// A response to nothing that is in flight.
@@ -143,6 +151,8 @@ counters! {
     Breaks => "breaks",
     /// Connection requests refused for want of room.
     DropIncomingFull => "drop_incoming_full",
+    /// Connection requests refused because a discriminator is longer than the NIC's limit.
+    DropLongDiscriminator => "drop_long_discriminator",
     /// Connections that failed because all handles of the VI's place were used within R_A_TOV.
     NoHandle => "no_handle",
     /// Connection requests nobody waited for.

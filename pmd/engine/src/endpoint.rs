@@ -14,6 +14,7 @@ use crate::connect::{Attempt, ConnectError, PeerRequest, RemoteVi};
 use crate::connection_iu::Sequence;
 use crate::exchange::Exchange;
 use crate::host::SendWork;
+use crate::misses::ConnectionMisses;
 use crate::recovery::{RxRecovery, TxRecovery};
 use crate::shortcut::Shortcut;
 use crate::synonym::{Check, skips};
@@ -239,6 +240,8 @@ pub(crate) struct RxStream {
     /// Mexp: the message ID of the next new message.
     pub(crate) expected: u32,
     pub(crate) message: Option<RxMessage>,
+    /// RDMA accesses of the peer that were refused.
+    pub(crate) misses: ConnectionMisses,
     /// If what is lost is sent again.
     pub(crate) recovery: Option<Box<RxRecovery>>,
     pub(crate) deadline_ns: u64,
@@ -249,6 +252,8 @@ pub(crate) struct RxStream {
 pub(crate) struct Endpoint {
     pub(crate) params: ViParams,
     pub(crate) phase: Phase,
+    /// The user whose VI it is.
+    pub(crate) user: u32,
     /// Our handle for this connection; 0 while there is none.
     pub(crate) handle: u32,
     /// Where frames of messages come from.
@@ -272,6 +277,7 @@ impl Endpoint {
         Self {
             params,
             phase: Phase::Idle,
+            user: 0,
             handle: 0,
             peer: NPortId::default(),
             peer_index: 0,

@@ -17,6 +17,8 @@ use crate::handles::{Handles, place_mask};
 use crate::host::Host;
 use crate::liveness::Peer;
 use crate::logins::Logins;
+use crate::misses::PeerMisses;
+use crate::receive::PeerKey;
 use crate::timer::{TimerKey, TimerTable};
 
 /// The number of a VI in its engine.
@@ -51,6 +53,7 @@ pub struct Engine {
     pub(crate) incoming: Vec<Option<Incoming>>,
     pub(crate) closing: Vec<Option<Closing>>,
     pub(crate) peers: Vec<Peer>,
+    pub(crate) misses: PeerMisses<PeerKey>,
     pub(crate) timers: TimerTable,
     pub(crate) counters: Counters,
     pub(crate) next_connection_id: u32,
@@ -78,6 +81,7 @@ impl Engine {
             incoming: Vec::with_capacity(config.max_incoming as usize),
             closing: Vec::with_capacity(config.max_closing as usize),
             peers: Vec::new(),
+            misses: PeerMisses::new(config.miss_limits),
             timers: TimerTable::new(
                 max_vi,
                 config.max_incoming as usize,
@@ -126,6 +130,20 @@ impl Engine {
             }
             Some(_) | None => false,
         }
+    }
+
+    /// Sets the user whose VI it is. VIs of one user do not limit each other's misses over more
+    /// than one connection: their programs can reach each other's memory anyway.
+    pub fn set_user(&mut self, vi: ViIndex, user: u32) {
+        if let Some(ep) = self.endpoint_mut(vi) {
+            ep.user = user;
+        }
+    }
+
+    /// RDMA accesses of the peer that were refused on this VI's connection, or its last one.
+    #[must_use]
+    pub fn refused_accesses(&self, vi: ViIndex) -> u32 {
+        self.endpoint(vi).map_or(0, |ep| ep.rx.misses.refused())
     }
 
     /// Removes a VI; only an Idle one can go. False if it stays.

@@ -187,6 +187,11 @@ pub trait Host {
     /// flight or, if none is, the one that [`Host::next_send`] names.
     fn complete_send(&mut self, vi: ViIndex, status: Status, length_bytes: u32);
 
+    /// The completion of a descriptor of this VI could not be written, because its memory is no
+    /// longer registered (VIPL 3.8.1): [`Engine::fail_vi`](crate::Engine::fail_vi) follows the
+    /// verb. The engine starts nothing more on the VI before, and completes nothing more.
+    fn is_failing(&self, vi: ViIndex) -> bool;
+
     /// Sends one frame of the descriptor that [`Host::next_send`] named: header
     /// from `template` and `per_frame`, `payload_bytes` gathered from
     /// `per_frame.relative_offset` on, fill and trailer. A read request is such a frame
@@ -235,6 +240,10 @@ pub trait Host {
 
     /// May the peer of this VI write there: handle, tag, range and rights.
     fn check_rdma_write(&mut self, vi: ViIndex, target: &DeviceHeader) -> bool;
+
+    /// Checks whether a handle names a region of this VI's tag and owner. Asked only of accesses
+    /// that were refused.
+    fn names_region(&mut self, vi: ViIndex, handle: u32) -> bool;
 
     /// Places bytes of an RDMA write at `target.rmt_va + offset_bytes`, the last ones last.
     /// `false` if the target is no longer valid.

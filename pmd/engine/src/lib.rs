@@ -24,6 +24,7 @@
 //! | `liveness` | are the N_Ports of our connections still there |
 //! | `synonym` | the checks that tell stale frames, by name |
 //! | `dead` | requests that are over, until no frame with them can be on its way |
+//! | [`misses`] | how fast a peer can guess memory handles |
 //! | `handles` | handles, none of which comes again before that |
 //! | `exchange` | OX_ID, SEQ_ID and SEQ_CNT, and when they may be used again |
 //! | `timer` | one table of deadlines |
@@ -58,6 +59,7 @@ pub mod counters;
 pub mod engine;
 pub mod host;
 pub mod login;
+pub mod misses;
 pub mod vn2vn;
 pub mod vn_port;
 
@@ -75,6 +77,7 @@ pub use engine::{Engine, ViIndex};
 pub use host::{
     AsyncError, Claim, Completion, Host, Moved, Operation, SendWork, Status, Transmit, Waiter,
 };
+pub use misses::MissLimits;
 pub use recovery::RecoveryConfig;
-pub use transmit::Pumped;
+pub use transmit::{Pumped, most_message_bytes};
 pub use vn2vn::{Vn2vn, Vn2vnConfig, Vn2vnEvent};

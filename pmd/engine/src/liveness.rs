@@ -50,7 +50,8 @@ impl Engine {
         self.heard(at as u32, now_ns);
         // A new peer is asked for its name at once: a program that takes its place before that
         // could not be told from it.
-        if self.config.probe_interval_ns > 0 && place.is_none() {
+        let asks = self.config.probe_interval_ns > 0 && id != self.config.n_port_id;
+        if asks && place.is_none() {
             self.probing = true;
             self.timers.set(now_ns, TimerKey::Liveness);
         }
@@ -105,7 +106,7 @@ impl Engine {
         let interval = self.config.probe_interval_ns;
         for at in 0..self.peers.len() {
             let peer = self.peers[at];
-            if peer.connections == 0 {
+            if !self.is_probed(&peer) {
                 continue;
             }
             // Whose name is not known yet is asked for it, silent or not.
@@ -118,10 +119,15 @@ impl Engine {
                 self.probe(now_ns, at, host);
             }
         }
-        self.probing = self.peers.iter().any(|p| p.connections > 0);
+        self.probing = self.peers.iter().any(|peer| self.is_probed(peer));
         if self.probing {
             self.timers.set(now_ns + interval, TimerKey::Liveness);
         }
+    }
+
+    /// Connections to our own port end with it, and a link that carries no frame back to its sender answers no probe.
+    fn is_probed(&self, peer: &Peer) -> bool {
+        peer.connections > 0 && peer.id != self.config.n_port_id
     }
 
     /// Asks a peer who it is. Only what the port took counts as asked.

@@ -7,12 +7,14 @@
 
 mod failure;
 mod follows;
+mod misses;
 mod read_request;
 mod response;
 
 pub(crate) use self::failure::Failure;
 use self::failure::complete_error;
 use self::follows::{Follows, follows};
+pub(crate) use self::misses::PeerKey;
 use fcvi_frame::device_header::DeviceHeader;
 use fcvi_frame::ethernet::MacAddress;
 use fcvi_frame::fc::{FCtl, FcType};
@@ -267,19 +269,24 @@ impl Engine {
         header: &DeviceHeader,
         host: &mut H,
     ) -> bool {
-        let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
+        let Some(ep) = self.endpoint(vi) else {
             return false;
         };
+        let params = ep.params;
+        let limited = ep.rx.misses.is_watched() && self.is_limited(now_ns, vi);
+        if limited && params.level == Level::UnreliableDelivery {
+            return self.drop_limited(now_ns, vi, host);
+        }
         let immediate = header.flags & message_request::IMMEDIATE != 0;
-        let too_long = header.tot_len > params.max_transfer_bytes;
-        let allowed = params.rdma_write && !too_long && host.check_rdma_write(vi, header);
+        let fits = params.rdma_write && header.tot_len <= params.max_transfer_bytes;
+        let allowed = fits && !limited && self.check_write(now_ns, vi, header, host);
         if immediate {
             match host.claim_receive(vi) {
                 Claim::Ready { .. } if allowed => {}
                 Claim::Ready { .. } => {
                     self.counters.count(Counter::DropRdmaProtection);
                     complete_error(vi, Status::PROTECTION, true, host);
-                    return self.break_reliable(now_ns, vi, MessageReason::WriteProtection, host);
+                    return self.break_refused(now_ns, vi, host);
                 }
                 Claim::Empty => {
                     self.counters.count(Counter::DropNoDescriptor);
@@ -294,7 +301,7 @@ impl Engine {
         } else if !allowed {
             self.counters.count(Counter::DropRdmaProtection);
             host.report(vi, AsyncError::RdmaWriteProtection);
-            return self.break_reliable(now_ns, vi, MessageReason::WriteProtection, host);
+            return self.break_refused(now_ns, vi, host);
         }
         self.set_kind(
             vi,

@@ -80,16 +80,9 @@ impl Engine {
     /// The VI that asked for this connection, if it is one of ours. Each end must name the other:
     /// another port may pretend to have our address.
     fn client_of_ours(&self, server: ViIndex) -> Option<ViIndex> {
-        let own = self.config.n_port_id;
-        let ep = self.endpoint(server).filter(|_| self.config.shortcut)?;
-        let link = ep.link.as_ref().filter(|link| link.peer == own)?;
-        let client = self.place_of(link.peer_handle);
-        let theirs = self.endpoint(client)?;
-        let back = theirs.link.as_ref().filter(|back| back.peer == own)?;
-        let fits = matches!(theirs.phase, Phase::AwaitResponse3(_))
-            && (theirs.handle, ep.handle) == (link.peer_handle, back.peer_handle)
-            && link.connection_id == back.connection_id;
-        fits.then_some(client)
+        let client = self.own_peer(server).filter(|_| self.config.shortcut)?;
+        let phase = &self.endpoint(client)?.phase;
+        matches!(phase, Phase::AwaitResponse3(_)).then_some(client)
     }
 
     /// [`Engine::pump`] for such a connection.
@@ -112,6 +105,7 @@ impl Engine {
                 None => self.begin_moving(now_ns, vi, other, host),
             };
             match step {
+                Step::Next if host.is_failing(vi) || host.is_failing(other) => return Pumped::Idle,
                 Step::Next if room_bytes < LINE_BYTES => return Pumped::More,
                 Step::Next => {}
                 Step::Nothing | Step::Broken => return Pumped::Idle,
@@ -215,7 +209,7 @@ impl Engine {
         work: &SendWork,
         host: &mut H,
     ) -> Step {
-        if let Some(reason) = self.refuses_read(other, &header_of(work), host) {
+        if let Some(reason) = self.refuses_read(now_ns, other, &header_of(work), host) {
             return self.refuse_moving_read(now_ns, other, reason, host);
         }
         self.counters.count(Counter::RxMessages);

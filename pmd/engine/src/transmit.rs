@@ -82,6 +82,13 @@ impl TxStream {
     }
 }
 
+/// Bytes of the longest message in frames of this size: no two frames of a sequence have the same
+/// SEQ_CNT [FC-FS].
+pub fn most_message_bytes(data_field_bytes: u16) -> u32 {
+    const FRAMES: u32 = 1 << u16::BITS;
+    payload_room(data_field_bytes, Opcode::WriteRequest).saturating_mul(FRAMES)
+}
+
 /// Bytes of a message in each of its frames, unless it is the last one.
 pub(crate) fn payload_room(data_field_bytes: u16, opcode: Opcode) -> u32 {
     (u32::from(data_field_bytes) & !3).saturating_sub(opcode.header_bytes() as u32)
@@ -177,6 +184,7 @@ impl Engine {
                 self.send_next(now_ns, vi, host)
             };
             match step {
+                Step::Next if host.is_failing(vi) => return Pumped::Idle,
                 Step::Next if answering => {
                     if let Some(tx) = self.tx_mut(vi) {
                         tx.answers.sent(answer);

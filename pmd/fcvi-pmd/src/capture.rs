@@ -1,6 +1,5 @@
 //! Frames of a running process, to a file.
 
-use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -10,11 +9,12 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use pmd::attach::capture::{self, Capture};
+use pmd::capture_file;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
 use crate::cli::CaptureOptions;
-use crate::{Error, source};
+use crate::{Error, complain, source};
 
 /// Bytes that are read at a time.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -34,16 +34,16 @@ pub(crate) fn run(options: &CaptureOptions, out: &mut impl Write) -> Result<(), 
         })?;
     } else {
         let failed = |error| Error::File(options.file.clone(), error);
-        let mut file = File::create(&options.file).map_err(failed)?;
+        let mut file = capture_file::create(&options.file).map_err(failed)?;
         carry(&mut capture, options.limit, &signalled, |bytes| {
             file.write_all(bytes).map_err(failed)
         })?;
     }
     let summary = capture.summary()?;
-    eprintln!(
+    complain(format_args!(
         "{} frames captured, {} dropped by the tap",
         summary.frames, summary.dropped
-    );
+    ));
     Ok(())
 }
 
@@ -65,13 +65,13 @@ fn carry(
     mut write: impl FnMut(&[u8]) -> Result<(), Error>,
 ) -> Result<(), Error> {
     if capture.has_shortcut() {
-        eprintln!(
+        complain(format_args!(
             "{}: messages between VIs of this NIC are moved without frames and not seen: \
              shortcut = false in its configuration shows them",
             capture.nic()
-        );
+        ));
     }
-    eprintln!("capturing {}; Ctrl-C ends it", capture.nic());
+    complain(format_args!("capturing {}; Ctrl-C ends it", capture.nic()));
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut stopped = false;
     let mut chunk = vec![0; CHUNK_BYTES];

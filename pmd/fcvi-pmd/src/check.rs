@@ -1,9 +1,10 @@
 //! The NICs of a configuration, and the process that serves them.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::Path;
 
-use pmd::config::{Config, Idle, NicConfig, ProcessConfig, Progress, Who};
+use pmd::config::{Config, Idle, NicConfig, ProcessConfig, Progress, TransportKind, Who};
 
 use crate::Error;
 
@@ -23,12 +24,25 @@ pub(crate) fn run(file: &Path, out: &mut impl Write) -> Result<(), Error> {
         writeln!(out, "{alias}: another name of {name}")?;
     }
     if let Some(process) = &config.process {
+        for warning in process.oversubscribed(&config.nics) {
+            writeln!(out, "warning: {warning}")?;
+        }
         writeln!(out, "process: {}", served(process))?;
     }
     Ok(())
 }
 
 fn described(nic: &NicConfig) -> String {
+    if nic.transport == TransportKind::ViTcp {
+        let (host, tls) = (
+            nic.own_host(),
+            if nic.tls.is_some() { " with TLS" } else { "" },
+        );
+        return match host.ip() {
+            IpAddr::V4(_) => format!("VI/TCP{tls} at {host}:{}", nic.tcp_port),
+            IpAddr::V6(_) => format!("VI/TCP{tls} at [{host}]:{}", nic.tcp_port),
+        };
+    }
     let (port, host) = (nic.port.name(), nic.host_address());
     let Some(wire) = nic.wire_name() else {
         return format!("{port}, segment {:?}, host {host}", nic.segment);
@@ -125,13 +139,17 @@ mod tests {
                     [[nic]]\nport = \"af_packet\"\ninterface = \"b\"\nhost = \"192.0.2.1\"\nn_port_ids = \"00.01.01\"\n\
                     neighbour = [{ host = \"192.0.2.2\", n_port_ids = \"00.02.01\" }]\n\
                     [[nic]]\nport = \"af_xdp\"\ninterface = \"c\"\nhost = \"192.0.2.1\"\n\
-                    [[nic]]\nport = \"dpdk\"\ndevice = \"net_tap0,iface=d\"\nhost = \"192.0.2.1\"\n";
+                    [[nic]]\nport = \"dpdk\"\ndevice = \"net_tap0,iface=d\"\nhost = \"192.0.2.1\"\n\
+                    [[nic]]\ntransport = \"vi-tcp\"\n\
+                    [[nic]]\ntransport = \"vi-tcp\"\nhost = \"fe80::1%lo\"\ntcp_port = 9000\n";
         let expected = [
             "shm, segment \"default\", host ::1",
             "af_packet on a, host 192.0.2.1, neighbours are discovered",
             "af_packet on b, host 192.0.2.1, N_Port_IDs 00.01.01, neighbours are configured: 1",
             "af_xdp on c, host 192.0.2.1, neighbours are discovered",
             "dpdk on net_tap0, host 192.0.2.1, neighbours are discovered",
+            "VI/TCP at 127.0.0.1:8420",
+            "VI/TCP at [fe80::1%lo]:9000",
         ];
         assert_eq!(lines(text), expected);
     }

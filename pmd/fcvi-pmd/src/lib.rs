@@ -6,6 +6,7 @@
 //! | `run` | the datapath process, from start to SIGTERM |
 //! | `capture` | frames of a running process, to a file |
 //! | `check` | the NICs of a configuration |
+//! | `log_writer` | log lines, for which no other thread waits |
 //! | `neighbours` | a NIC's own port, and the ports that it finds |
 //! | [`report`] | what is said of ports: as text, as JSON |
 //! | [`snapshot`] | what a running process says of itself |
@@ -13,6 +14,7 @@
 //! | `rates` | what happened between two snapshots |
 //! | [`top`] | rates, live on a terminal |
 //! | [`metrics`] | the Prometheus endpoint |
+//! | `service_manager` | reports to systemd |
 //! | `source` | where snapshots come from |
 //! | `table` | aligned columns |
 
@@ -28,13 +30,16 @@ pub mod top;
 
 mod capture;
 mod check;
+mod log_writer;
 mod neighbours;
+mod paced;
 mod rates;
 mod run;
+mod service_manager;
 mod source;
 mod table;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use pmd::{ControlError, OpenError};
@@ -91,6 +96,8 @@ pub enum Error {
     Ending,
     /// A live view was asked for where there is no terminal.
     NoTerminal,
+    /// The terminal of a live view was closed.
+    TerminalClosed,
     /// The output, a signal handler or a thread.
     Io(std::io::Error),
 }
@@ -110,7 +117,7 @@ impl core::fmt::Display for Error {
             }
             Self::Open(error) => error.fmt(f),
             Self::File(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::Nic(error) => write!(f, "the NIC was closed: {error:?}"),
+            Self::Nic(error) => write!(f, "the NIC was closed: {error}"),
             Self::Failed(name) => write!(
                 f,
                 "{name}: its port failed: look whether the interface is there and up"
@@ -141,6 +148,7 @@ impl core::fmt::Display for Error {
             ),
             Self::Ending => f.write_str("the process is about to end"),
             Self::NoTerminal => f.write_str("no terminal to show it on: --once prints one frame"),
+            Self::TerminalClosed => f.write_str("the terminal was closed"),
             Self::Io(error) => error.fmt(f),
         }
     }
@@ -148,18 +156,29 @@ impl core::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl Error {
+    /// The line that reports it to the user.
+    fn report(&self) -> String {
+        match self {
+            // It begins with its file and line, for editors that go there.
+            Self::Config(error) => error.to_string(),
+            _ => format!("fcvi-pmd: {self}"),
+        }
+    }
+}
+
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         Self::Io(error)
     }
 }
 
-/// Runs a command, and says on standard error what went wrong, if anything did.
+/// Runs a command, and reports an error on standard error.
 #[must_use]
 pub fn run(cli: &cli::Cli) -> ExitCode {
     let mut out = std::io::stdout().lock();
     let outcome = match &cli.command {
-        cli::Command::Run { config } => run::run(config),
+        cli::Command::Run { config } => return run::run(config),
         cli::Command::Stat { process, json } => source::stat(process, *json, &mut out),
         cli::Command::Top {
             process,
@@ -172,16 +191,29 @@ pub fn run(cli: &cli::Cli) -> ExitCode {
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever read the output has enough.
+        // The reader of the output has enough.
         Err(Error::Io(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        // Each line begins with its file, for editors that go there.
-        Err(Error::Config(error)) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
         Err(error) => {
-            eprintln!("fcvi-pmd: {error}");
+            complain(format_args!("{}", error.report()));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints why the command line was not understood, or the help or version that it asked for.
+#[must_use]
+pub fn explain(error: &clap::Error) -> ExitCode {
+    let code = ExitCode::from(error.exit_code() as u8);
+    match error.print() {
+        Err(failed) if !error.use_stderr() && failed.kind() != ErrorKind::BrokenPipe => {
+            complain(format_args!("fcvi-pmd: standard output: {failed}"));
+            ExitCode::FAILURE
+        }
+        _ => code,
+    }
+}
+
+/// Prints a line to standard error; one that is full or closed changes nothing.
+fn complain(line: std::fmt::Arguments<'_>) {
+    drop(writeln!(std::io::stderr(), "{line}"));
 }

@@ -3,7 +3,11 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use fcvi_pmd::cli::Cli;
 
 fn main() -> ExitCode {
-    fcvi_pmd::run(&fcvi_pmd::cli::Cli::parse())
+    match Cli::try_parse() {
+        Ok(cli) => fcvi_pmd::run(&cli),
+        Err(error) => fcvi_pmd::explain(&error),
+    }
 }

@@ -1,7 +1,7 @@
 //! The Prometheus endpoint: a little of HTTP/1.1, in a thread of its own.
 //!
-//! One connection at a time, one request on each, and bounds on everything: a client that is slow or talks too much
-//! loses its connection, and the data path hears nothing of it.
+//! One request on each connection, and bounds on everything: a client that is slow or sends too much loses its
+//! connection and delays no other, and the data path hears nothing of it.
 
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -17,10 +17,12 @@ use crate::{Error, prometheus};
 const MAX_HEAD_BYTES: usize = 8192;
 /// Header lines of a request.
 const MAX_HEADERS: usize = 64;
-/// What stands in the way of a connection is given so long to pass.
-const PAUSE: Duration = Duration::from_millis(100);
-/// A connection has so long, from its beginning to its end.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections at a time; the oldest is closed for one more.
+const MAX_CONNECTIONS: usize = 16;
+/// From a failed accept to the next one.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// From the beginning of a connection to its end, at most.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The endpoint while it runs; dropping it ends it.
 #[derive(Debug)]
@@ -45,7 +47,7 @@ impl Drop for Server {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            eprintln!("fcvi-pmd: the metrics endpoint panicked");
+            log::error!("metrics: the endpoint panicked");
         }
     }
 }
@@ -73,88 +75,94 @@ pub fn serve(
 }
 
 fn run(listener: &TcpListener, stopped: &PipeReader, source: &impl Fn() -> Result<String, Error>) {
-    let mut is_failing = false;
+    // In the order in which they began.
+    let mut connections: Vec<Connection> = Vec::with_capacity(MAX_CONNECTIONS);
+    // Accepting failed; it is tried again then.
+    let mut retry_at: Option<Instant> = None;
     loop {
-        match wait(stopped, listener, PollFlags::POLLIN, None) {
-            Ok(Wake::Ready) => {}
-            Ok(Wake::Stop | Wake::Late) => return,
+        let (stop, incoming) = match wait(listener, stopped, &mut connections, retry_at) {
+            Ok(ready) => ready,
             Err(error) => {
-                log::error!("the metrics endpoint ends: {error}");
+                log::error!("metrics: the endpoint ends: {error}");
                 return;
             }
+        };
+        if stop {
+            return;
         }
-        let stream = match listener.accept() {
-            Ok((stream, _)) => stream,
+        let now = Instant::now();
+        connections.retain_mut(|connection| {
+            let is_open = !connection.ready || connection.advance(source).unwrap_or(false);
+            is_open && now < connection.deadline
+        });
+        let is_due = retry_at.is_none_or(|at| at <= now);
+        if !incoming || !is_due {
+            continue;
+        }
+        match listener
+            .accept()
+            .and_then(|(stream, _)| Connection::new(stream))
+        {
+            Ok(connection) => {
+                retry_at = None;
+                if connections.len() == MAX_CONNECTIONS {
+                    connections.remove(0);
+                }
+                connections.push(connection);
+            }
             // A client that is gone already, and one that goes meanwhile, are no errors of ours.
-            Err(error) if is_early(&error) || error.kind() == ErrorKind::ConnectionAborted => {
-                continue;
-            }
-            // Out of descriptors: the client still waits, and looking at once would find it for ever.
+            Err(error) if is_early(&error) || error.kind() == ErrorKind::ConnectionAborted => {}
+            // Out of descriptors: the client still waits, and trying at once would find it for ever.
             Err(error) => {
-                if !is_failing {
-                    log::warn!("the metrics endpoint lets nobody in: {error}");
+                if retry_at.is_none() {
+                    log::warn!("metrics: accept failed: {error}");
                 }
-                is_failing = true;
-                match pause(stopped, PAUSE) {
-                    Ok(Wake::Late) => continue,
-                    Ok(Wake::Ready | Wake::Stop) | Err(_) => return,
-                }
+                retry_at = Some(now + ACCEPT_RETRY);
             }
-        };
-        is_failing = false;
-        let mut connection = Connection {
-            stream,
-            stopped,
-            deadline: Instant::now() + PATIENCE,
-        };
-        let _ = connection.serve(source);
-    }
-}
-
-/// What ended a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wake {
-    Ready,
-    Stop,
-    Late,
-}
-
-/// Waits until `fd` is ready, the server is to end, or `deadline` is over.
-fn wait(
-    stopped: &PipeReader,
-    fd: &impl AsFd,
-    flags: PollFlags,
-    deadline: Option<Instant>,
-) -> io::Result<Wake> {
-    loop {
-        let limit = match deadline {
-            None => PollTimeout::NONE,
-            Some(at) => {
-                let left = at.saturating_duration_since(Instant::now());
-                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-            }
-        };
-        let mut fds = [
-            PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
-            PollFd::new(fd.as_fd(), flags),
-        ];
-        match poll(&mut fds, limit) {
-            Ok(0) => return Ok(Wake::Late),
-            Ok(_) => {}
-            Err(nix::Error::EINTR) => continue,
-            Err(error) => return Err(error.into()),
         }
-        // The other end of the pipe was closed.
-        let [stop, _] = fds;
-        let is_over = stop.any().unwrap_or(true);
-        return Ok(if is_over { Wake::Stop } else { Wake::Ready });
     }
 }
 
-/// Waits for so long, or until the server is to end.
-fn pause(stopped: &PipeReader, time: Duration) -> io::Result<Wake> {
-    let deadline = Some(Instant::now() + time);
-    wait(stopped, stopped, PollFlags::empty(), deadline)
+/// Waits until something is to be done, and marks the connections that are ready. True, if the server is to end; true,
+/// if a client may be waiting.
+fn wait(
+    listener: &TcpListener,
+    stopped: &PipeReader,
+    connections: &mut [Connection],
+    retry_at: Option<Instant>,
+) -> io::Result<(bool, bool)> {
+    let deadlines = connections.iter().map(|connection| connection.deadline);
+    let limit = match deadlines.chain(retry_at).min() {
+        None => PollTimeout::NONE,
+        // Not a little earlier than it should be.
+        Some(at) => {
+            let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        }
+    };
+    let accepts = match retry_at {
+        None => PollFlags::POLLIN,
+        Some(_) => PollFlags::empty(),
+    };
+    let mut fds = vec![
+        PollFd::new(stopped.as_fd(), PollFlags::POLLIN),
+        PollFd::new(listener.as_fd(), accepts),
+    ];
+    let wanted = connections.iter();
+    fds.extend(wanted.map(|connection| PollFd::new(connection.stream.as_fd(), connection.flags())));
+    match poll(&mut fds, limit) {
+        Ok(_) => {}
+        Err(nix::Error::EINTR) => return Ok((false, false)),
+        Err(error) => return Err(error.into()),
+    }
+    let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+    drop(fds);
+    for (connection, ready) in connections.iter_mut().zip(ready.iter().skip(2)) {
+        connection.ready = *ready;
+    }
+    let is_ready = |at: usize| ready.get(at).copied().unwrap_or(true);
+    // The other end of the pipe was closed.
+    Ok((is_ready(0), retry_at.is_some() || is_ready(1)))
 }
 
 /// What a request is answered with.
@@ -166,6 +174,22 @@ struct Response {
     body: String,
     /// The client may still be speaking: what it says is read, so that closing does not take the response from it.
     lingers: bool,
+}
+
+impl Response {
+    fn bytes(&self, has_body: bool) -> Vec<u8> {
+        let mut text = format!(
+            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n",
+            self.status,
+            self.content_type,
+            self.body.len(),
+            self.header,
+        );
+        if has_body {
+            text.push_str(&self.body);
+        }
+        text.into_bytes()
+    }
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
@@ -180,76 +204,95 @@ fn refusal(status: &'static str, body: &str) -> Response {
     }
 }
 
-/// A client.
-struct Connection<'a> {
-    stream: TcpStream,
-    stopped: &'a PipeReader,
-    deadline: Instant,
+/// How far a client's request is.
+enum Step {
+    /// So much of the head came.
+    Request(Vec<u8>),
+    /// The response, how much of it was sent, and whether the client may still be sending.
+    Response {
+        bytes: Vec<u8>,
+        sent: usize,
+        lingers: bool,
+    },
+    /// The response is sent; what still comes is dropped.
+    Lingering,
 }
 
-impl Connection<'_> {
-    fn serve(&mut self, source: &impl Fn() -> Result<String, Error>) -> io::Result<()> {
-        self.stream.set_nonblocking(true)?;
-        let mut head = Vec::with_capacity(1024);
-        let (response, has_body) = loop {
-            let mut chunk = [0; 1024];
-            let count = self.read(&mut chunk)?;
-            head.extend_from_slice(chunk.get(..count).unwrap_or_default());
-            match answer(&head, source) {
-                Some(answer) => break answer,
-                None if count == 0 => return Err(ErrorKind::UnexpectedEof.into()),
-                None if head.len() > MAX_HEAD_BYTES => {
-                    let text = "the request is too long\n";
-                    let mut response = refusal("431 Request Header Fields Too Large", text);
-                    response.lingers = true;
-                    break (response, true);
+/// A client.
+struct Connection {
+    stream: TcpStream,
+    deadline: Instant,
+    /// Something can be read or written.
+    ready: bool,
+    step: Step,
+}
+
+impl Connection {
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            deadline: Instant::now() + TIMEOUT,
+            ready: false,
+            step: Step::Request(Vec::with_capacity(1024)),
+        })
+    }
+
+    fn flags(&self) -> PollFlags {
+        match self.step {
+            Step::Request(_) | Step::Lingering => PollFlags::POLLIN,
+            Step::Response { .. } => PollFlags::POLLOUT,
+        }
+    }
+
+    /// Reads or writes once. False, if the connection is over.
+    fn advance(&mut self, source: &impl Fn() -> Result<String, Error>) -> io::Result<bool> {
+        match self.once(source) {
+            Err(error) if is_early(&error) => Ok(true),
+            outcome => outcome,
+        }
+    }
+
+    fn once(&mut self, source: &impl Fn() -> Result<String, Error>) -> io::Result<bool> {
+        let mut chunk = [0; 1024];
+        match &mut self.step {
+            Step::Request(head) => {
+                let count = self.stream.read(&mut chunk)?;
+                head.extend_from_slice(chunk.get(..count).unwrap_or_default());
+                let (response, has_body) = match answer(head, source) {
+                    Some(answer) => answer,
+                    None if count == 0 => return Ok(false),
+                    None if head.len() > MAX_HEAD_BYTES => {
+                        let text = "the request is too long\n";
+                        let mut response = refusal("431 Request Header Fields Too Large", text);
+                        response.lingers = true;
+                        (response, true)
+                    }
+                    None => return Ok(true),
+                };
+                self.step = Step::Response {
+                    lingers: response.lingers,
+                    bytes: response.bytes(has_body),
+                    sent: 0,
+                };
+                Ok(true)
+            }
+            Step::Response {
+                bytes,
+                sent,
+                lingers,
+            } => {
+                *sent += self.stream.write(bytes.get(*sent..).unwrap_or_default())?;
+                if *sent < bytes.len() {
+                    return Ok(true);
                 }
-                None => {}
+                self.stream.shutdown(std::net::Shutdown::Write)?;
+                let lingers = *lingers;
+                self.step = Step::Lingering;
+                Ok(lingers)
             }
-        };
-        let mut bytes = format!(
-            "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n{}\r\n",
-            response.status,
-            response.content_type,
-            response.body.len(),
-            response.header,
-        );
-        if has_body {
-            bytes.push_str(&response.body);
+            Step::Lingering => Ok(self.stream.read(&mut chunk)? > 0),
         }
-        self.write(bytes.as_bytes())?;
-        self.stream.shutdown(std::net::Shutdown::Write)?;
-        while response.lingers && self.read(&mut [0; 1024])? > 0 {}
-        Ok(())
-    }
-
-    fn ready(&self, flags: PollFlags) -> io::Result<()> {
-        match wait(self.stopped, &self.stream, flags, Some(self.deadline))? {
-            Wake::Ready => Ok(()),
-            Wake::Stop | Wake::Late => Err(ErrorKind::TimedOut.into()),
-        }
-    }
-
-    fn read(&mut self, chunk: &mut [u8]) -> io::Result<usize> {
-        loop {
-            self.ready(PollFlags::POLLIN)?;
-            match self.stream.read(chunk) {
-                Err(error) if is_early(&error) => {}
-                outcome => return outcome,
-            }
-        }
-    }
-
-    fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.ready(PollFlags::POLLOUT)?;
-            match self.stream.write(bytes) {
-                Err(error) if is_early(&error) => {}
-                Err(error) => return Err(error),
-                Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -383,20 +426,48 @@ mod tests {
     fn it_ends_beside_a_client_that_says_nothing() {
         let server = server(|| Ok(String::new()));
         let mut silent = TcpStream::connect(server.address()).unwrap();
-        let begun = Instant::now();
         drop(server);
-        assert!(begun.elapsed() < PATIENCE, "it did not wait for the client");
-        // Whether the client was let in before, its connection is over now.
+        // Whether the client was accepted before, its connection is over now.
         let outcome = silent.read(&mut [0; 16]);
         assert!(matches!(outcome, Ok(0) | Err(_)), "{outcome:?}");
     }
 
+    /// Sends a request and reads the beginning of the response.
+    fn begin_large(server: &Server) -> TcpStream {
+        let mut stream = TcpStream::connect(server.address()).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        stream.read_exact(&mut [0; 9]).unwrap();
+        stream
+    }
+
+    /// More than the buffers of a connection hold.
+    const LARGE_BYTES: usize = 8 << 20;
+
     #[test]
-    fn a_pause_ends_by_itself_and_with_the_server() {
-        let (stopped, stop) = io::pipe().unwrap();
-        let short = pause(&stopped, Duration::from_millis(1)).unwrap();
-        assert_eq!(short, Wake::Late);
-        drop(stop);
-        assert_eq!(pause(&stopped, PATIENCE).unwrap(), Wake::Stop);
+    fn slow_reader_delays_no_other_client() {
+        let server = server(|| Ok("x".repeat(LARGE_BYTES)));
+        let mut slow = begin_large(&server);
+        for _ in 0..3 {
+            let response = ask(&server, "HEAD /metrics HTTP/1.1\r\n\r\n");
+            assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        }
+        // It is still being served: the others did not wait for its end.
+        let mut rest = Vec::new();
+        slow.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() > LARGE_BYTES, "{}", rest.len());
+    }
+
+    #[test]
+    fn connections_are_bounded_and_the_oldest_is_closed() {
+        let server = server(|| Ok("x".repeat(LARGE_BYTES)));
+        let mut slow: Vec<_> = (0..MAX_CONNECTIONS).map(|_| begin_large(&server)).collect();
+        let response = ask(&server, "HEAD /metrics HTTP/1.1\r\n\r\n");
+        assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
+        let mut rest = Vec::new();
+        let ended = slow[0].read_to_end(&mut rest);
+        assert!(ended.is_err() || rest.len() < LARGE_BYTES, "{}", rest.len());
+        rest.clear();
+        slow[1].read_to_end(&mut rest).unwrap();
+        assert!(rest.len() > LARGE_BYTES, "{}", rest.len());
     }
 }

@@ -100,7 +100,13 @@ fn process(out: &mut Exposition, snapshot: &Snapshot) {
         "process_uptime_seconds",
         "How long the process has been running.",
     );
-    out.family(Kind::Gauge, uptime, [(none, process.uptime_s)]);
+    out.family(Kind::Gauge, uptime, [(none.clone(), process.uptime_s)]);
+    let lost = (
+        "process_log_lines_lost_total",
+        "Log lines that were lost because standard error was not read.",
+    );
+    let lines = process.log_lines_lost as f64;
+    out.family(Kind::Counter, lost, [(none, lines)]);
 }
 
 fn cores(out: &mut Exposition, snapshot: &Snapshot) {
@@ -314,6 +320,7 @@ mod tests {
         for line in [
             "viaduct_process_info{version=\"0.1.0\",config=\"/etc/viaduct/pmd.toml\"} 1",
             "viaduct_process_uptime_seconds 3724",
+            "viaduct_process_log_lines_lost_total 6",
             "viaduct_core_turns_total{core=\"2\"} 3000000",
             "viaduct_core_sleeping{core=\"3\"} 1",
             "viaduct_nic_up{nic=\"rail0\",driver=\"af_packet\",device=\"ens1f0\",n_port_id=\"00.01.02\",host=\"192.0.2.11\"} 1",

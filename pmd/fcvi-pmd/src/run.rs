@@ -1,29 +1,70 @@
 //! The datapath process itself: from start to SIGTERM.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::ffi::c_int;
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::Duration;
 
 use pmd::attach::server::Server;
-use pmd::config::{Config, NicConfig, ProcessConfig, TransportKind};
-use sd_notify::NotifyState;
+use pmd::config::{Config, NicConfig, ProcessConfig, Quota, TransportKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::log_writer::LogWriter;
+use crate::service_manager::notify;
 use crate::source::Own;
-use crate::{Error, metrics, prometheus};
+use crate::{Error, complain, metrics, prometheus};
 
-pub(crate) fn run(file: &Path) -> Result<(), Error> {
-    pmd::obey_ptrace_rules()?;
+/// The end waits for the last lines of the log, for this time at most.
+const LOG_LIMIT: Duration = Duration::from_millis(500);
+
+pub(crate) fn run(file: &Path) -> ExitCode {
+    let log = match LogWriter::start(std::io::stderr()) {
+        Ok(log) => Log(log),
+        Err(error) => {
+            complain(format_args!("fcvi-pmd: the log cannot be started: {error}"));
+            return ExitCode::FAILURE;
+        }
+    };
     let level = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(level)
         .format_target(false)
+        .target(env_logger::Target::Pipe(Box::new(log.0.clone())))
         .init();
+    log_panics(log.0.clone());
+    match run_until_end(file, &log.0) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The log is on its way to standard error, and waits for no reader.
+        Err(error) => {
+            log.0.write_line(&error.report());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Panics go to the log: the standard hook waits for the reader of standard error, whatever thread panics.
+fn log_panics(log: LogWriter) {
+    std::panic::set_hook(Box::new(move |panic| {
+        let thread = thread::current();
+        let name = thread.name().unwrap_or("without a name");
+        log.write_line(&format!("thread {name} {panic}"));
+        let trace = Backtrace::capture();
+        if trace.status() == BacktraceStatus::Captured {
+            log.write_line(&trace.to_string());
+        }
+        log.finish(LOG_LIMIT);
+    }));
+}
+
+fn run_until_end(file: &Path, log: &LogWriter) -> Result<(), Error> {
+    pmd::obey_ptrace_rules()?;
     // Before anything is open: from then on, whoever ends us wants it closed in order.
-    let wishes = listen_to_signals()?;
+    let wishes = listen_to_signals(log.clone())?;
     let config = Config::read_to_serve(file).map_err(Error::Config)?;
     let Some(process) = &config.process else {
         let (config, remedy) = (file.to_owned(), "add one");
@@ -37,9 +78,9 @@ pub(crate) fn run(file: &Path) -> Result<(), Error> {
             TcpListener::bind(address).map_err(|error| Error::Metrics { address, error })
         })
         .transpose()?;
-    let own = Arc::new(Own::new(file));
+    let own = Arc::new(Own::new(file, log.clone()));
     let asked = Arc::clone(&own);
-    let look = move |server: &Server| match serde_json::to_vec(&asked.snapshot(server)) {
+    let look = move |server: &Server| match serde_json::to_vec(&*asked.fresh(server)) {
         Ok(bytes) => bytes,
         Err(error) => {
             log::error!("a snapshot cannot be written: {error}");
@@ -52,17 +93,26 @@ pub(crate) fn run(file: &Path) -> Result<(), Error> {
         .map(|listener| serve(listener, server, own))
         .transpose()?;
     log::info!("ready");
-    notify(&[NotifyState::Ready]);
+    notify("READY=1");
     for wish in wishes {
         if wish == Wish::End {
             break;
         }
-        notify(&[NotifyState::Reloading]);
+        notify("RELOADING=1");
         reload(server, file);
-        notify(&[NotifyState::Ready]);
+        notify("READY=1");
     }
-    notify(&[NotifyState::Stopping]);
+    notify("STOPPING=1");
     Ok(())
+}
+
+/// What is logged until it is dropped is written, unless standard error is not read.
+struct Log(LogWriter);
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        self.0.finish(LOG_LIMIT);
+    }
 }
 
 /// A server that is stopped on drop: whatever ends us, its NICs leave their networks.
@@ -82,12 +132,13 @@ enum Wish {
 }
 
 /// Hears signals from now on, whatever else is done meanwhile: NICs take seconds to open and to close.
-fn listen_to_signals() -> Result<Receiver<Wish>, Error> {
+fn listen_to_signals(log: LogWriter) -> Result<Receiver<Wish>, Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let (sender, wishes) = mpsc::channel();
     let listen = move || {
         if let Some(signal) = hear(&mut signals, &sender) {
             log::warn!("signal {signal}: ended at once");
+            log.finish(LOG_LIMIT);
             std::process::exit(128 + signal);
         }
     };
@@ -118,14 +169,18 @@ fn hear(signals: impl IntoIterator<Item = c_int>, wishes: &Sender<Wish>) -> Opti
 
 /// Descriptors of the process itself: its NICs, threads, files.
 const OWN_DESCRIPTORS: u64 = 256;
-/// Those of an application beside its calls: what it lives by, its process, that process once more
-/// if memory of it is reached that is not shared, its bell.
+/// Those of an application beside its calls: the connection that it lives by, its process, that process once
+/// more if memory of it is reached that is not shared, and what it wakes the poll thread by.
 const APPLICATION_DESCRIPTORS: u64 = 4;
 
 /// Descriptors that a process needs whose applications all have what they may.
 fn descriptors_needed(process: &ProcessConfig, nics: &[NicConfig]) -> u64 {
     let calls = process.application.iter().filter_map(|a| a.max_calls);
-    let calls = calls.fold(process.quota.max_calls, u32::max);
+    let usual = process
+        .quota
+        .max_calls
+        .unwrap_or(Quota::default().max_calls);
+    let calls = calls.fold(usual, u32::max);
     let pending = process.max_pending_per_user;
     let of_each = APPLICATION_DESCRIPTORS + u64::from(calls);
     // A socket for each VI, and for each connection that is none's yet or ends.
@@ -167,7 +222,7 @@ fn serve(
     let server = Arc::downgrade(server);
     let source = move || {
         let server = server.upgrade().ok_or(Error::Ending)?;
-        Ok(prometheus::text(&own.snapshot(&server)))
+        Ok(prometheus::text(&own.recent(&server)))
     };
     let serving = metrics::serve(listener, source)?;
     log::info!("metrics at http://{}/metrics", serving.address());
@@ -184,13 +239,6 @@ fn reload(server: &Arc<Server>, file: &Path) {
             }
         }
         Err(error) => log::error!("{error}: the configuration stays as it was"),
-    }
-}
-
-/// Tells the service manager, if there is one.
-fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        log::warn!("the service manager cannot be told: {error}");
     }
 }
 

@@ -32,6 +32,9 @@ pub struct ProcessInfo {
     pub uptime_s: f64,
     /// The file that it was started with.
     pub config: String,
+    /// Log lines that were lost because its standard error was not read.
+    #[serde(default)]
+    pub log_lines_lost: u64,
 }
 
 /// A poller.
@@ -223,6 +226,9 @@ pub struct ViInfo {
     pub messages_received: u64,
     /// Their bytes.
     pub bytes_received: u64,
+    /// RDMA accesses of the peer that named no region, or were refused without a look-up, on this
+    /// connection or the last one.
+    pub rdma_refused: u32,
 }
 
 /// The other end of a connection.

@@ -5,14 +5,18 @@ use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use pmd::EndpointState;
 use pmd::attach::server::{ApplicationStatus, NicStatus, Server, Status, ViStatus};
 use pmd::config::{CONFIG_VARIABLE, Config, ProcessConfig};
 use pmd::nic::OwnState;
 
 use crate::Error;
 use crate::cli::ProcessOptions;
+use crate::log_writer::LogWriter;
+use crate::paced::Paced;
 use crate::snapshot::{
     ApplicationInfo, CoreInfo, NicInfo, NicState, PeerInfo, ProcessInfo, Snapshot, ViInfo,
 };
@@ -21,19 +25,32 @@ use crate::{stat, top};
 /// What a process knows of itself besides its status.
 pub(crate) struct Own {
     config: String,
+    log: LogWriter,
     begun: Instant,
+    paced: Paced<Snapshot>,
 }
 
 impl Own {
-    pub(crate) fn new(config: &Path) -> Self {
+    pub(crate) fn new(config: &Path, log: LogWriter) -> Self {
         Self {
             config: config.display().to_string(),
+            log,
             begun: Instant::now(),
+            paced: Paced::new(),
         }
     }
 
-    /// What it is and does.
-    pub(crate) fn snapshot(&self, server: &Server) -> Snapshot {
+    /// What it is and does at a moment after this call.
+    pub(crate) fn fresh(&self, server: &Server) -> Arc<Snapshot> {
+        self.paced.fresh(|| self.snapshot(server))
+    }
+
+    /// What it is and does, or did a moment ago.
+    pub(crate) fn recent(&self, server: &Server) -> Arc<Snapshot> {
+        self.paced.recent(|| self.snapshot(server))
+    }
+
+    fn snapshot(&self, server: &Server) -> Snapshot {
         let status = server.status();
         Snapshot {
             process: ProcessInfo {
@@ -41,6 +58,7 @@ impl Own {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 uptime_s: self.begun.elapsed().as_secs_f64(),
                 config: self.config.clone(),
+                log_lines_lost: self.log.lost_lines(),
             },
             cores: cores(&status),
             nics: status.nics.iter().map(nic).collect(),
@@ -92,7 +110,9 @@ fn nic(status: &NicStatus) -> NicInfo {
 fn application(status: &ApplicationStatus) -> ApplicationInfo {
     let pid = u32::try_from(status.pid).unwrap_or(0);
     // One that has just ended has no name any more.
-    let command = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // A program chooses its name: any bytes.
+    let command = String::from_utf8_lossy(&command);
     ApplicationInfo {
         pid,
         command: command.trim_end().to_owned(),
@@ -115,7 +135,13 @@ fn vi(status: &ViStatus) -> ViInfo {
         application: u32::try_from(status.pid).unwrap_or(0),
         nic: status.nic.clone(),
         index: status.index,
-        state: format!("{:?}", status.state),
+        state: match status.state {
+            EndpointState::Idle => "Idle",
+            EndpointState::ConnectPending => "ConnectPending",
+            EndpointState::Connected => "Connected",
+            EndpointState::Error => "Error",
+        }
+        .to_owned(),
         reliability: match status.reliability {
             1 => "UD",
             2 => "RD",
@@ -132,6 +158,7 @@ fn vi(status: &ViStatus) -> ViInfo {
         bytes_sent,
         messages_received,
         bytes_received,
+        rdma_refused: status.refused_accesses,
     }
 }
 
@@ -140,7 +167,7 @@ pub(crate) fn socket(options: &ProcessOptions) -> Result<PathBuf, Error> {
     if let Some(socket) = &options.socket {
         return Ok(socket.clone());
     }
-    let named = std::env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty());
+    let named = pmd::environment::variable(CONFIG_VARIABLE).filter(|path| !path.is_empty());
     let Some(config) = options.config.clone().or(named.map(PathBuf::from)) else {
         return Ok(ProcessConfig::default().socket);
     };

@@ -18,6 +18,10 @@ pub fn json(snapshot: &Snapshot) -> serde_json::Result<String> {
 #[must_use]
 pub fn text(snapshot: &Snapshot) -> String {
     let mut lines = vec![headline(&snapshot.process)];
+    let lost = snapshot.process.log_lines_lost;
+    if lost > 0 {
+        lines.push(format!("{lost} log lines lost: standard error is not read"));
+    }
     lines.extend(section("cores", &CORE, &snapshot.cores, core));
     lines.extend(section("NICs", &NIC, &snapshot.nics, nic));
     lines.extend(section("traffic", &TRAFFIC, &snapshot.nics, traffic));
@@ -217,6 +221,7 @@ mod tests {
 
     const EXPECTED: &str = "\
 fcvi-pmd 0.1.0, pid 4711, up 1:02:03, /etc/viaduct/pmd.toml
+5 log lines lost: standard error is not read
 
 cores
 CORE TURNS   BUSY BUSY% STATE

@@ -3,7 +3,7 @@
 mod frame;
 mod screen;
 
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -43,12 +43,12 @@ pub fn once(
 /// or a signal: `s` sorts, `p` pauses, arrows and page keys scroll. The terminal is restored whatever happens.
 ///
 /// # Errors
-/// Those of `source` and of the terminal; [`Error::NoTerminal`] if there is none.
+/// Those of `source` and of the terminal; [`Error::NoTerminal`] if there is none, [`Error::TerminalClosed`] if it goes.
 pub fn run(
     mut source: impl FnMut() -> Result<Snapshot, Error>,
     interval: Duration,
 ) -> Result<(), Error> {
-    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Error::NoTerminal);
     }
     // Whatever is wrong with the source is said on a terminal that shows it.
@@ -58,18 +58,30 @@ pub fn run(
     let mut terminal = ratatui::try_init()?;
     let interval = interval.max(SHORTEST_INTERVAL);
     let outcome = show((&mut terminal, &mut signals), &mut screen, source, interval);
-    let restored = ratatui::try_restore();
-    outcome.and(restored.map_err(Error::Io))
+    if let Err(error) = terminal.show_cursor() {
+        // Its drop would print this error to standard error, which may be the same terminal, and panic.
+        core::mem::forget(terminal);
+        return outcome.and(Err(terminal_error(error)));
+    }
+    outcome.and(ratatui::try_restore().map_err(terminal_error))
+}
+
+/// An error of the terminal, which fails in this way once it is closed.
+fn terminal_error(error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(number) if Errno::from_raw(number) == Errno::EIO => Error::TerminalClosed,
+        _ => Error::Io(error),
+    }
 }
 
 /// Waits for a key, until `next` or a signal. Event sources of terminals do not see that theirs
 /// is gone, and look for keys for ever then.
 ///
 /// # Errors
-/// [`Error::NoTerminal`] if it is gone.
+/// [`Error::TerminalClosed`].
 fn is_typed_at(next: Instant) -> Result<bool, Error> {
     let left = next.saturating_duration_since(Instant::now());
-    let stdin = std::io::stdin();
+    let stdin = io::stdin();
     let mut fds = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
     match poll(&mut fds, timeout) {
@@ -78,7 +90,7 @@ fn is_typed_at(next: Instant) -> Result<bool, Error> {
     }
     let found = fds[0].revents().unwrap_or(PollFlags::empty());
     if found.intersects(PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL) {
-        return Err(Error::NoTerminal);
+        return Err(Error::TerminalClosed);
     }
     Ok(found.contains(PollFlags::POLLIN))
 }
@@ -91,7 +103,9 @@ fn show(
 ) -> Result<(), Error> {
     let mut next = Instant::now() + interval;
     while signals.pending().next().is_none() {
-        terminal.draw(|frame| screen.draw(frame))?;
+        terminal
+            .draw(|frame| screen.draw(frame))
+            .map_err(terminal_error)?;
         let is_typed = is_typed_at(next)?;
         while is_typed && event::poll(Duration::ZERO)? {
             // Another size needs no more than drawing again.

@@ -9,6 +9,7 @@
 mod basics;
 mod flow;
 mod frames;
+mod ownership;
 mod random;
 mod threads;
 
@@ -45,6 +46,7 @@ const CHECKS: &[Check] = checks![
     flow::a_full_receiver_holds_up_the_sender_and_recovers,
     flow::what_was_not_taken_stays_in_the_batch_in_order,
     flow::a_departed_station_blocks_nobody,
+    ownership::buffers_outlive_their_port,
     random::random_operations_agree_with_a_queue,
     threads::two_threads_stream_both_ways,
     threads::arming_and_looking_never_loses_a_wake,

@@ -14,8 +14,11 @@ use core::cell::RefCell;
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use crate::descriptor_number::above_standard_streams;
+use crate::release;
 
 /// What the parent has alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +35,7 @@ static KEPT: Mutex<Vec<Kept>> = Mutex::new(Vec::new());
 
 thread_local! {
     /// What this thread holds from before a fork until after it.
-    static FORKS: RefCell<Option<Table>> = const { RefCell::new(None) };
+    static FORKS: RefCell<Option<(Table, release::Held)>> = const { RefCell::new(None) };
 }
 
 fn table() -> Table {
@@ -57,9 +60,10 @@ pub fn watch() -> io::Result<()> {
 }
 
 extern "C" fn before() {
+    let queue = release::hold();
     let table = table();
     // A thread that forks while its locals are being destroyed goes without.
-    let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some(table));
+    let _gone = FORKS.try_with(|held| *held.borrow_mut() = Some((table, queue)));
 }
 
 extern "C" fn in_parent() {
@@ -68,10 +72,11 @@ extern "C" fn in_parent() {
 
 extern "C" fn in_child() {
     let held = FORKS.try_with(|held| held.borrow_mut().take());
-    if let Some(mut table) = held.ok().flatten() {
+    if let Some((mut table, mut queue)) = held.ok().flatten() {
         table.iter().for_each(Kept::let_go);
         // The child may close the descriptors, and open others in their place.
         table.clear();
+        queue.in_child();
     }
 }
 
@@ -129,7 +134,24 @@ fn replace_range(start: usize, len_bytes: usize) {
 
 /// A descriptor that no child keeps.
 #[derive(Debug)]
-pub struct Descriptor(ManuallyDrop<OwnedFd>);
+pub struct Descriptor {
+    fd: ManuallyDrop<OwnedFd>,
+    close: Close,
+}
+
+/// How the file of a [`Descriptor`] is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Close {
+    /// With the table held: it does not block.
+    AtOnce,
+    /// By the thread that drops it, which may block, and holds nothing meanwhile.
+    Apart,
+    /// By the thread of [`release`].
+    Later,
+}
+
+/// What takes the place of a file that is closed apart.
+static NOTHING: OnceLock<Descriptor> = OnceLock::new();
 
 impl Descriptor {
     /// Makes one by `make`, during which nobody can fork.
@@ -139,29 +161,116 @@ impl Descriptor {
     pub fn make(make: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<Self> {
         watch()?;
         let mut table = table();
-        let fd = make()?;
+        let fd = above_standard_streams(make()?)?;
         table.push(Kept::Descriptor(fd.as_raw_fd()));
-        Ok(Self(ManuallyDrop::new(fd)))
+        Ok(Self {
+            fd: ManuallyDrop::new(fd),
+            close: Close::AtOnce,
+        })
     }
+
+    /// Marks it as one whose last copy may be ours to close though another process made it, passed
+    /// it, shares it or can put descriptors into it. Closing such a file can block for as long as that process
+    /// likes (`SO_LINGER`, a file system in user space), so the drop leaves it to [`release`].
+    #[must_use]
+    pub fn into_foreign(mut self) -> Self {
+        self.set_foreign();
+        self
+    }
+
+    /// As [`Descriptor::into_foreign`].
+    pub fn set_foreign(&mut self) {
+        self.close = Close::Later;
+    }
+
+    /// Is it marked by [`Descriptor::into_foreign`]?
+    pub fn is_foreign(&self) -> bool {
+        self.close == Close::Later
+    }
+
+    /// Marks it as one whose file another process can make slow to close, and that is dropped by a thread which serves
+    /// that process alone: the thread closes it, and neither forks nor other descriptors wait meanwhile.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn close_apart_on_drop(&mut self) -> io::Result<()> {
+        prepare()?;
+        self.close = Close::Apart;
+        Ok(())
+    }
+
+    /// Closes its file without holding up forks, however long that takes: a descriptor of nothing replaces it under its
+    /// number, which a child and a later drop find.
+    pub fn close_file(&self) {
+        let Some(nothing) = NOTHING.get() else { return };
+        let (from, to) = (nothing.as_raw_fd(), self.fd.as_raw_fd());
+        // SAFETY: integers only. `to` is ours and nobody uses it any more.
+        while unsafe { libc::dup3(from, to, libc::O_CLOEXEC) } < 0 {
+            let error = io::Error::last_os_error();
+            if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) {
+                // Only a number that is not open: the drop finds the same.
+                return;
+            }
+        }
+    }
+
+    /// Closes it now, as [`release`] does.
+    pub(crate) fn close_apart(mut self) {
+        self.close = Close::Apart;
+    }
+}
+
+/// Makes what takes the place of files that are closed apart.
+pub(crate) fn prepare() -> io::Result<()> {
+    if NOTHING.get().is_none() {
+        let made = Descriptor::make(nothing)?;
+        // Another thread may have been quicker.
+        let _used = NOTHING.set(made);
+    }
+    Ok(())
+}
+
+fn nothing() -> io::Result<OwnedFd> {
+    // SAFETY: takes two integers; gives a new descriptor or -1.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 impl AsFd for Descriptor {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
 impl AsRawFd for Descriptor {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let _quiet = Kept::Descriptor(self.0.as_raw_fd()).forget();
+        let kept = Kept::Descriptor(self.fd.as_raw_fd());
+        // In a child it stands for nothing any more, and is in no table.
+        if self.close != Close::AtOnce && table().contains(&kept) {
+            if self.close == Close::Later {
+                // SAFETY: not used again: `self` is being dropped.
+                let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+                release::later(Self {
+                    fd: ManuallyDrop::new(fd),
+                    close: Close::Later,
+                });
+                return;
+            }
+            self.close_file();
+        }
+        let _quiet = kept.forget();
         // SAFETY: dropped once, here.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        unsafe { ManuallyDrop::drop(&mut self.fd) };
     }
 }
 
@@ -198,7 +307,6 @@ impl Range {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::FromRawFd;
 
     fn pipe() -> (OwnedFd, OwnedFd) {
         let mut fds = [0; 2];
@@ -238,5 +346,52 @@ mod tests {
         Descriptor::make(|| Err(io::ErrorKind::Other.into())).expect_err("nothing was made");
         // The lock is free again.
         drop(table());
+    }
+
+    /// A connection whose close blocks until the returned peer has read everything, for so many seconds at most.
+    fn lingering(seconds: libc::c_int) -> (OwnedFd, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut near =
+            std::net::TcpStream::connect(listener.local_addr().expect("it")).expect("a connection");
+        let (peer, _) = listener.accept().expect("a connection");
+        near.set_nonblocking(true).expect("a flag");
+        while io::Write::write(&mut near, &[0; 1 << 16]).is_ok() {}
+        near.set_nonblocking(false).expect("a flag");
+        let linger = libc::linger {
+            l_onoff: 1,
+            l_linger: seconds,
+        };
+        let (fd, from) = (near.as_raw_fd(), (&raw const linger).cast());
+        let length = size_of::<libc::linger>() as libc::socklen_t;
+        // SAFETY: the kernel reads a value of this frame, of that size.
+        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, from, length) };
+        assert_eq!(set, 0, "{}", io::Error::last_os_error());
+        (near.into(), peer)
+    }
+
+    #[test]
+    fn drop_of_a_foreign_descriptor_whose_close_blocks_holds_up_nothing() {
+        const LINGER: u64 = 60;
+        release::start().expect("a thread");
+        let begun = std::time::Instant::now();
+        let (near, mut peer) = lingering(LINGER as libc::c_int);
+        let number = near.as_raw_fd();
+        drop(
+            Descriptor::make(|| Ok(near))
+                .expect("a descriptor")
+                .into_foreign(),
+        );
+        // Neither is the next one, which a fork or an opening would make.
+        drop(Descriptor::make(|| Ok(pipe().0)).expect("a descriptor"));
+        assert!(
+            begun.elapsed().as_secs() < LINGER / 2,
+            "the close was waited for"
+        );
+        io::copy(&mut peer, &mut io::sink()).expect("it ends");
+        // The number is free behind that.
+        while table().contains(&Kept::Descriptor(number)) {
+            assert!(begun.elapsed().as_secs() < LINGER / 2, "it is not released");
+            std::thread::yield_now();
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! ring, a frame of a mapped socket ring, or an object of a mempool. It is made
 //! by the port's `alloc` or `rx_burst` and goes back to the *same* port through
 //! `tx_burst` or `free`. It has no `Drop`: a port is not reachable from the
-//! buffer, and a forgotten buffer costs its slot until the port is closed.
+//! buffer. A forgotten buffer costs its slot until the port is closed, and then the
+//! memory of the port's buffers for the life of the process.
 
 use core::ptr::NonNull;
 
@@ -39,8 +40,8 @@ impl Mbuf {
     ///
     /// # Safety
     /// `data` points to `capacity_bytes` bytes that stay mapped, readable and
-    /// writable until the handle went back to the driver, and that nobody else
-    /// in this process touches until then; `len_bytes <= capacity_bytes <=`
+    /// writable until the handle went back to the driver, also if the port is
+    /// dropped before, and that nobody else in this process touches until then; `len_bytes <= capacity_bytes <=`
     /// [`MAX_CAPACITY_BYTES`], and the first `len_bytes` bytes are initialised.
     pub unsafe fn from_raw(
         data: NonNull<u8>,
@@ -253,7 +254,7 @@ mod tests {
                 } else {
                     let mbuf = batch.pop();
                     prop_assert_eq!(mbuf.as_ref().map(Mbuf::cookie), oracle.pop_front());
-                    mbuf.into_iter().for_each(|mbuf| pool.free(mbuf));
+                    mbuf.into_iter().for_each(|mbuf| assert!(pool.free(mbuf)));
                 }
                 prop_assert_eq!(batch.len(), oracle.len());
                 prop_assert_eq!(batch.room(), BURST - oracle.len());

@@ -11,34 +11,33 @@ const BUFFER_ALIGN_BYTES: usize = 128;
 
 /// What a pool is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MempoolConfig {
+pub(crate) struct MempoolConfig {
     /// How many buffers, at least one.
-    pub buffers: u32,
+    pub(crate) buffers: u32,
     /// How long the longest frame is that one buffer holds, at least one byte.
-    pub buffer_bytes: u32,
+    pub(crate) buffer_bytes: u32,
     /// Ask for huge pages; ordinary ones are taken when there are none.
-    pub huge_pages: bool,
+    pub(crate) huge_pages: bool,
     /// Stands in the upper 8 bits of every cookie, for owners of several pools.
-    pub tag: u8,
+    pub(crate) tag: u8,
 }
 
 /// Buffers in one pool, at most.
-pub const MAX_BUFFERS: u32 = 1 << 16;
+pub(crate) const MAX_BUFFERS: u32 = 1 << 16;
 
 /// A pool of buffers that one thread at a time allocates from and frees to.
 ///
 /// Both are O(1), and last in is first out, so that a lightly used pool stays
 /// in the cache. All memory is mapped and zeroed when the pool is made. The
 /// mapping itself is shared: whoever holds [`Mempool::mapping`] keeps buffers
-/// alive that outlive the pool.
+/// alive that outlive the pool. Not for users of the crate: a port is the owner
+/// that sees to that.
 #[derive(Debug)]
-pub struct Mempool {
+pub(crate) struct Mempool {
     mapping: Arc<Mapping>,
     stride_bytes: usize,
     config: MempoolConfig,
     free: Vec<u32>,
-    exhausted: u64,
-    foreign: u64,
     #[cfg(debug_assertions)]
     generations: Box<[u8]>,
 }
@@ -50,7 +49,7 @@ impl Mempool {
     /// `InvalidInput` for a pool without buffers or bytes, with more than
     /// [`MAX_BUFFERS`], or with buffers larger than an Mbuf can say; else what
     /// mmap(2) says.
-    pub fn new(config: MempoolConfig) -> io::Result<Self> {
+    pub(crate) fn new(config: MempoolConfig) -> io::Result<Self> {
         let stride_bytes = (config.buffer_bytes as usize).next_multiple_of(BUFFER_ALIGN_BYTES);
         let len_bytes = stride_bytes
             .checked_mul(config.buffers as usize)
@@ -67,20 +66,15 @@ impl Mempool {
             stride_bytes,
             config,
             free: (0..config.buffers).rev().collect(),
-            exhausted: 0,
-            foreign: 0,
             #[cfg(debug_assertions)]
             generations: vec![0; config.buffers as usize].into_boxed_slice(),
         })
     }
 
-    /// Takes an empty buffer; `None` and one count of [`Mempool::exhausted`] if all are in use.
+    /// Takes an empty buffer; `None` if all are in use.
     #[inline]
-    pub fn alloc(&mut self) -> Option<Mbuf> {
-        let Some(index) = self.free.pop() else {
-            self.exhausted += 1;
-            return None;
-        };
+    pub(crate) fn alloc(&mut self) -> Option<Mbuf> {
+        let index = self.free.pop()?;
         let offset_bytes = index as usize * self.stride_bytes;
         // SAFETY: `index < buffers`, since only such indices are ever in the
         // free list, so the offset lies in the mapping.
@@ -92,14 +86,13 @@ impl Mempool {
         Some(unsafe { Mbuf::from_raw(data, 0, self.config.buffer_bytes, self.cookie(index)) })
     }
 
-    /// Takes a buffer back. One that is not of this pool is counted by
-    /// [`Mempool::foreign`] and given up, never mixed in.
+    /// Takes a buffer back; false for one that is not of this pool, which is given up and never
+    /// mixed in.
     #[inline]
-    pub fn free(&mut self, mbuf: Mbuf) {
+    pub(crate) fn free(&mut self, mbuf: Mbuf) -> bool {
         let index = Self::index_of(&mbuf);
         if !self.owns(&mbuf) {
-            self.foreign += 1;
-            return;
+            return false;
         }
         debug_assert_eq!(
             mbuf.cookie(),
@@ -112,26 +105,35 @@ impl Mempool {
             *generation = generation.wrapping_add(1);
         }
         self.free.push(index);
+        true
     }
 
     /// True if the buffer is one of this pool's.
     #[inline]
-    pub fn owns(&self, mbuf: &Mbuf) -> bool {
+    pub(crate) fn owns(&self, mbuf: &Mbuf) -> bool {
         let index = Self::index_of(mbuf);
         let offset_bytes = index as usize * self.stride_bytes;
         let start = self.mapping.as_ptr().as_ptr().wrapping_add(offset_bytes);
         index < self.config.buffers && mbuf.bytes().as_ptr() == start.cast_const()
     }
 
+    /// Keeps the memory mapped for the life of the process if buffers are lent. Whoever drops a
+    /// pool whose buffers others may have calls this before.
+    pub(crate) fn keep_lent(&self) {
+        if self.in_use() > 0 {
+            core::mem::forget(Arc::clone(&self.mapping));
+        }
+    }
+
     /// Which buffer of its pool this is: below [`MempoolConfig::buffers`].
     #[inline]
-    pub fn index_of(mbuf: &Mbuf) -> u32 {
+    pub(crate) fn index_of(mbuf: &Mbuf) -> u32 {
         mbuf.cookie() & 0xFFFF
     }
 
     /// The [`MempoolConfig::tag`] of the pool that the buffer came from.
     #[inline]
-    pub fn tag_of(mbuf: &Mbuf) -> u8 {
+    pub(crate) fn tag_of(mbuf: &Mbuf) -> u8 {
         (mbuf.cookie() >> 24) as u8
     }
 
@@ -145,40 +147,25 @@ impl Mempool {
     }
 
     /// The memory of the buffers, for whoever must keep it alive.
-    pub fn mapping(&self) -> &Arc<Mapping> {
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
     }
 
     /// What the pool was made of.
-    pub fn config(&self) -> &MempoolConfig {
+    pub(crate) fn config(&self) -> &MempoolConfig {
         &self.config
     }
 
     /// How many buffers are lent out now.
     #[inline]
-    pub fn in_use(&self) -> u32 {
+    pub(crate) fn in_use(&self) -> u32 {
         self.config.buffers - self.free.len() as u32
     }
 
     /// How many buffers can be taken now.
     #[inline]
-    pub fn available(&self) -> u32 {
+    pub(crate) fn available(&self) -> u32 {
         self.free.len() as u32
-    }
-
-    /// How often `alloc` found no buffer.
-    pub fn exhausted(&self) -> u64 {
-        self.exhausted
-    }
-
-    /// How many buffers of somebody else were given to `free`.
-    pub fn foreign(&self) -> u64 {
-        self.foreign
-    }
-
-    /// True if the pool lies in huge pages.
-    pub fn is_huge(&self) -> bool {
-        self.mapping.is_huge()
     }
 }
 
@@ -202,7 +189,6 @@ mod tests {
         let mut lent: Vec<Mbuf> = std::iter::from_fn(|| pool.alloc()).collect();
         assert_eq!(lent.len(), 9);
         assert_eq!((pool.in_use(), pool.available()), (9, 0));
-        assert_eq!(pool.exhausted(), 1);
         for (mark, mbuf) in (1u8..).zip(&mut lent) {
             assert_eq!((mbuf.len(), mbuf.capacity()), (0, 200));
             assert_eq!(mbuf.bytes().as_ptr().align_offset(BUFFER_ALIGN_BYTES), 0);
@@ -215,7 +201,7 @@ mod tests {
             assert!(mbuf.bytes().iter().all(|&byte| byte == mark));
             pool.free(mbuf);
         }
-        assert_eq!((pool.in_use(), pool.foreign()), (0, 0));
+        assert_eq!(pool.in_use(), 0);
     }
 
     #[test]
@@ -232,15 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_of_another_pool_is_counted_and_not_mixed_in() {
+    fn a_buffer_of_another_pool_is_refused_and_not_mixed_in() {
         let mut ours = Mempool::new(config(2, 64)).expect("a small pool");
         let mut theirs = Mempool::new(config(8, 64)).expect("a small pool");
         let lent: Vec<Mbuf> = std::iter::from_fn(|| theirs.alloc()).collect();
         for mbuf in lent {
             assert!(!ours.owns(&mbuf));
-            ours.free(mbuf);
+            assert!(!ours.free(mbuf));
         }
-        assert_eq!(ours.foreign(), 8);
         assert_eq!(ours.available(), 2);
     }
 
@@ -259,7 +244,6 @@ mod tests {
             ..config(16, 2172)
         });
         let pool = pool.expect("with or without huge pages");
-        assert_eq!(pool.is_huge(), pool.mapping().is_huge());
         assert!(pool.mapping().len() >= 16 * 2176);
     }
 

@@ -71,9 +71,22 @@ pub enum PortEvent {
     Joined(Neighbour),
     /// A station left or died.
     Left(Neighbour),
+    /// The network interface's MTU was lowered, so that frames were dropped, or is what it was again.
+    MtuChanged(MtuChange),
     /// The port itself failed and carries nothing any more; told once. Its buffers stay
     /// valid, and closing it works. To go on, open another one.
     Failed(PortFailure),
+}
+
+/// An MTU that is not the one that the port was opened with, or is again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MtuChange {
+    /// The one that the port was opened with; frames are as long as it allows.
+    pub opened_bytes: u32,
+    /// The one that it has now.
+    pub now_bytes: u32,
+    /// Frames are longer than it allows.
+    pub is_too_low: bool,
 }
 
 /// Why a port carries nothing any more.
@@ -162,6 +175,10 @@ impl fmt::Debug for FutexWord {
 /// `rx_burst` lends received frames; `free` takes back whatever the caller
 /// holds, sent or not. Received buffers may be freed in any order, but a driver
 /// may keep their ring slots until all earlier ones are free.
+///
+/// A buffer that does not come back is still memory of its holder's alone: when a port is dropped
+/// meanwhile, what it lent stays mapped for the life of the process. A buffer that is given
+/// to another port than its own is counted there and stays lent.
 ///
 /// # Bursts
 /// `tx_burst` returns how many buffers it took; the rest stay in the batch with

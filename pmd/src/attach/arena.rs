@@ -4,6 +4,7 @@
 //!  0      header: magic, sizes
 //!  64     the process sleeps (u32)         written by both
 //!  128    the application sleeps (u32)     written by both
+//!  132    wake-ups of the application (u32), a futex word   written by both
 //!  192    submissions taken (u32)          written by the process
 //!  256    completions taken (u32)          written by the application
 //!  4096   submission ring: lines of 64 bytes
@@ -17,11 +18,13 @@ mod completion;
 mod submission;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::memory::mapped::{MappedMemory, facts_of};
+use pmd_port::port::AsFutexWord;
+
+use crate::memory::mapped::{self, MappedMemory, facts_of};
 use crate::memory::shared::sealed;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, futex_wake};
 
 pub(crate) use completion::{Completed, Listener, OpCode, Teller, Told};
 use submission::lines_of;
@@ -32,6 +35,7 @@ const MAGIC: u64 = 0x3154_4355_4441_4956;
 const HEADER_BYTES: usize = 4096;
 const PROCESS_SLEEPS: usize = 64;
 const APPLICATION_SLEEPS: usize = 128;
+const APPLICATION_WAKEUPS: usize = 132;
 const SUBMISSIONS_TAKEN: usize = 192;
 const COMPLETIONS_TAKEN: usize = 256;
 /// Words of a submission line and of a completion entry.
@@ -102,6 +106,13 @@ impl Arena {
         // Release: partner of the Acquire load in `open`; the descriptor is passed on later.
         header[0].store(MAGIC, Ordering::Release);
         Ok((arena, fd))
+    }
+
+    /// Seals the arena, of which this is the descriptor, so that nobody punches holes into it: both
+    /// sides have mapped it, and nobody else can. All of its pages are there afterwards.
+    pub(crate) fn seal(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        mapped::seal(fd).map_err(io::Error::other)?;
+        self.map.populate()
     }
 
     /// Maps the arena that the process made.
@@ -184,9 +195,9 @@ impl Arena {
         self.lie_down(PROCESS_SLEEPS);
     }
 
-    /// The process is awake again. True if the application says that it woke it.
-    pub(crate) fn process_is_up(&self) -> bool {
-        self.word(PROCESS_SLEEPS).swap(0, Ordering::Relaxed) == 0
+    /// The process is awake again.
+    pub(crate) fn process_is_up(&self) {
+        self.word(PROCESS_SLEEPS).store(0, Ordering::Relaxed);
     }
 
     /// True, once, if the process sleeps: whoever submitted something wakes it.
@@ -195,9 +206,13 @@ impl Arena {
         self.must_wake(PROCESS_SLEEPS)
     }
 
-    /// The application is about to sleep: it looks once more after this.
-    pub(crate) fn application_lies_down(&self) {
+    /// The application is about to sleep: it looks once more after this. Gives the value of the
+    /// futex word while it may.
+    pub(crate) fn application_lies_down(&self) -> u32 {
+        // Acquire: read before the wish below is seen; partner of the Release addition in `wake_application`.
+        let expected = self.futex_word().load(Ordering::Acquire);
         self.lie_down(APPLICATION_SLEEPS);
+        expected
     }
 
     /// The application is awake again.
@@ -205,10 +220,15 @@ impl Arena {
         self.word(APPLICATION_SLEEPS).store(0, Ordering::Relaxed);
     }
 
-    /// True, once, if the application sleeps.
+    /// Wakes the application if it sleeps. By a futex of one waiter: the call takes no lock for longer than
+    /// another one's entry in the kernel's list, and touches nothing that the application could make block.
     #[inline]
-    pub(crate) fn must_wake_application(&self) -> bool {
-        self.must_wake(APPLICATION_SLEEPS)
+    pub(crate) fn wake_application(&self) {
+        if self.must_wake(APPLICATION_SLEEPS) {
+            // Release: partner of the Acquire load in `application_lies_down`.
+            self.futex_word().fetch_add(1, Ordering::Release);
+            futex_wake(self.futex_word(), 1, true);
+        }
     }
 
     fn lie_down(&self, who: usize) {
@@ -224,6 +244,12 @@ impl Arena {
         fence(Ordering::SeqCst);
         let sleeps = self.word(who);
         sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::Relaxed) != 0
+    }
+}
+
+impl AsFutexWord for Arena {
+    fn futex_word(&self) -> &AtomicU32 {
+        self.word(APPLICATION_WAKEUPS)
     }
 }
 

@@ -1,8 +1,7 @@
 //! The turn of an attached NIC: what was posted is submitted, what completed is taken.
 
-use std::os::fd::AsRawFd;
-
 use pmd_port::WakeSource;
+use pmd_port::port::FutexWord;
 use vi_engine::{EndpointState, ViIndex};
 
 use super::arena::{Arena, Completed, Listener, OpCode, Submission, Submitter, Told, ViName};
@@ -83,11 +82,11 @@ impl ViLocal {
 pub(crate) struct Attachment {
     device: &'static Device,
     link: Arc<Link>,
-    arena: Arena,
+    arena: Arc<Arena>,
     submitter: Submitter,
     listener: Listener,
-    /// What either side wakes the other one by.
-    bell: sys::Bell,
+    /// What the process is woken by.
+    waker: sys::Waker,
     vis: Vec<Option<ViLocal>>,
     /// VIs with something to submit that there was no room for.
     run: VecDeque<ViIndex>,
@@ -104,16 +103,16 @@ impl Attachment {
         device: &'static Device,
         link: Arc<Link>,
         arena: Arena,
-        bell: sys::Bell,
+        waker: sys::Waker,
     ) -> Self {
         let places = device.config.max_vi as usize;
         Self {
             device,
             link,
-            arena,
+            arena: Arc::new(arena),
             submitter: Submitter::default(),
             listener: Listener::default(),
-            bell,
+            waker,
             vis: (0..places).map(|_| None).collect(),
             run: VecDeque::with_capacity(places),
             armed: None,
@@ -318,7 +317,7 @@ impl Attachment {
     #[inline]
     fn wake_process(&mut self) {
         if self.arena.must_wake_process() {
-            self.bell.ring();
+            self.waker.wake();
         }
     }
 
@@ -424,7 +423,7 @@ impl Attachment {
                 sequence,
                 receive,
             };
-            // SAFETY: we run under the turn. The ring counts what it has no room for.
+            // SAFETY: we run under the turn.
             unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
@@ -544,17 +543,18 @@ impl Attachment {
 
     /// From now on the process wakes who sleeps on this.
     pub(crate) fn arm(&mut self) -> WakeSource {
-        self.arena.application_lies_down();
+        let expected = self.arena.application_lies_down();
         if self.lost {
-            // The bell of a process that is gone rings for ever.
             return WakeSource::Poll;
         }
-        WakeSource::Fd(self.bell.as_raw_fd())
+        WakeSource::Futex {
+            word: FutexWord::new(Arc::clone(&self.arena) as _),
+            expected,
+        }
     }
 
     /// Nobody sleeps any more.
     pub(crate) fn disarm(&mut self) {
         self.arena.application_is_up();
-        self.bell.clear();
     }
 }

@@ -1,7 +1,7 @@
 //! The control calls of an attached NIC: the process carries them out, and what the library keeps
 //! follows.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use fcvi_frame::connect::HostAddress;
@@ -10,6 +10,7 @@ use vi_engine::EndpointState;
 
 use super::link::Link;
 use super::message::{Reply, Request, state_of};
+use super::offers;
 use super::opening::PATIENCE;
 use crate::choices::{Agreement, ViChoices};
 use crate::control::{ControlError, Outcome, attributes};
@@ -29,8 +30,8 @@ pub(crate) use connecting::{
     connect_request, connect_wait, disconnect,
 };
 
-/// How long who posts where nothing is processed waits for what it posted to come back.
-const FLUSH_PATIENCE: Duration = Duration::from_millis(20);
+/// How long a post on a VI that processes nothing polls for its flushed descriptor before it asks the process.
+const FLUSH_POLL: Duration = Duration::from_millis(20);
 
 /// Submits all that was posted until now: a call comes behind it.
 fn submit_all(device: &'static Device) {
@@ -155,13 +156,41 @@ pub(crate) fn open(device: &'static Device) -> Outcome<u64> {
     }
 }
 
-/// Ends an opening over there; here the caller does.
-pub(crate) fn close(device: &'static Device, remote: u64) {
-    let request = Request::Close { nic: remote };
-    let told = converse(device, |link| link.ask_within(&request, PATIENCE));
-    if let Err(error) = told {
-        log::debug!("{}: close: {error:?}", device.config.name);
+/// Has the process close an opening; the last one of this program ends the attachment. When this
+/// succeeds, the process reaches nothing of it any more; until then the memory that is registered
+/// there is not the program's alone.
+///
+/// # Errors
+/// `Resource`: the process lives and has not acknowledged it within `limit`.
+pub(crate) fn close(
+    device: &'static Device,
+    remote: u64,
+    is_last: bool,
+    limit: Duration,
+) -> Outcome<()> {
+    if is_lost(device) {
+        return Ok(());
     }
+    let acknowledged = if is_last {
+        let link = device.link().ok_or(ControlError::InvalidParameter)?;
+        link.end(limit)
+    } else {
+        let request = Request::Close { nic: remote };
+        let answer = converse(device, |link| link.ask_within(&request, limit));
+        // An earlier request that was not acknowledged in time was carried out since.
+        matches!(answer, Ok(_) | Err(ControlError::InvalidParameter)) || is_lost(device)
+    };
+    if acknowledged {
+        offers::free_unmapped();
+        return Ok(());
+    }
+    log::error!(
+        "NIC {}: close: no answer from the datapath process within {} ms: the NIC stays open and \
+         its memory registered; close it again when the process goes on",
+        device.config.name,
+        limit.as_millis()
+    );
+    Err(ControlError::Resource)
 }
 
 pub(crate) fn create_ptag(device: &'static Device, nic: u64) -> Outcome<u64> {
@@ -217,7 +246,16 @@ pub(crate) unsafe fn register(
         ControlError::Resource
     })?;
     let (fd, shared_at) = match offered {
-        Some(offered) => (Some(offered.memory), Some(offered.offset_bytes)),
+        Some(offered) => {
+            if offered.is_own {
+                offers::free_unmapped();
+            }
+            offered.allocate_pages(device.config.max_registered_bytes);
+            if let Some(link) = device.link() {
+                offers::add(offered.memory.as_fd(), link.path(), &device.config.name);
+            }
+            (Some(offered.memory), Some(offered.offset_bytes))
+        }
         None => (None, None),
     };
     let request = Request::Register {
@@ -392,10 +430,10 @@ fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
     let remote = remote_vi(vi, handle)?;
     match ask(vi.device, &Request::QueryVi { vi: remote.vi }, None)? {
         Reply::Vi { state } => {
-            let state = state_of(state);
-            // If it is at another connection by now, whoever ended this one knows better.
-            let _is_at_it = hear(vi, handle, remote.connection, state);
-            Ok(state)
+            // Not the state of the answer if the VI is at another connection by now, or if a post
+            // broke it and the process has not taken that yet.
+            let _is_at_it = hear(vi, handle, remote.connection, state_of(state));
+            Ok(vi.state())
         }
         _ => Err(ControlError::Resource),
     }
@@ -473,6 +511,24 @@ pub(crate) fn request_security(device: &'static Device, conn: u64) -> Outcome<Ve
     }
 }
 
+pub(crate) fn request_user(device: &'static Device, conn: u64) -> Outcome<Option<u32>> {
+    user(ask(device, &Request::UserOf { conn }, None)?)
+}
+
+pub(crate) fn peer_user(vi: &'static ViShared, handle: u64) -> Outcome<Option<u32>> {
+    let request = Request::PeerUser {
+        vi: remote_vi(vi, handle)?.vi,
+    };
+    user(ask(vi.device, &request, None)?)
+}
+
+fn user(reply: Reply) -> Outcome<Option<u32>> {
+    match reply {
+        Reply::User(user) => Ok(user),
+        _ => Err(ControlError::Resource),
+    }
+}
+
 pub(crate) fn discovered_hosts(device: &'static Device, nic: u64) -> Outcome<Vec<HostAddress>> {
     let nic = remote_nic(device, nic)?;
     let hosts: Vec<[u8; 16]> = ask_for_parts(device, &Request::DiscoveredHosts { nic })?;
@@ -481,7 +537,9 @@ pub(crate) fn discovered_hosts(device: &'static Device, nic: u64) -> Outcome<Vec
 
 pub(crate) fn counters(device: &'static Device, nic: u64) -> Outcome<Vec<(String, u64)>> {
     let nic = remote_nic(device, nic)?;
-    ask_for_parts(device, &Request::Counters { nic })
+    let mut counters: Vec<_> = ask_for_parts(device, &Request::Counters { nic })?;
+    device.add_own_counts(&mut counters);
+    Ok(counters)
 }
 
 /// A call whose answer may be too long for one message.
@@ -494,13 +552,28 @@ fn ask_for_parts<T: DeserializeOwned>(device: &'static Device, request: &Request
     postcard::from_bytes(&bytes?).map_err(|_| ControlError::Resource)
 }
 
-/// Waits for what was just posted on a VI that processes nothing: it comes back at once (VIPL 2.4,
-/// 3.3.5). Should the process know better, it comes back as soon as it is done.
-pub(crate) fn await_flush(vi: &'static ViShared, receive: bool) {
+/// Waits until what was just posted on a VI that processes nothing is flushed (VIPL 2.4, 3.3.5), however long the poller
+/// of the process is held up. Returns before where the process has the VI in a state that does process it.
+pub(crate) fn await_flush(vi: &'static ViShared, handle: u64, receive: bool) {
     let queue = if receive { &vi.recv } else { &vi.send };
     let posted = queue.posted();
+    let is_over = || queue.is_complete_to(posted) || !vi.is_live(handle);
     let begun = Instant::now();
-    while !queue.is_complete_to(posted) && begun.elapsed() < FLUSH_PATIENCE {
+    while !is_over() && begun.elapsed() < FLUSH_POLL {
+        listen(vi.device);
+        std::thread::yield_now();
+    }
+    if is_over() {
+        return;
+    }
+    // The process takes what was submitted before a call, and reports what it flushed before it answers.
+    match query_state(vi, handle) {
+        Ok(EndpointState::Connected) => return,
+        Ok(EndpointState::Idle | EndpointState::ConnectPending) if receive => return,
+        // Flushed there, also if the call failed because the process ended.
+        Ok(_) | Err(_) => {}
+    }
+    while !is_over() {
         listen(vi.device);
         std::thread::yield_now();
     }

@@ -6,6 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use super::listener;
 use super::message::{CaptureOrder, Reply, Request, VERSION};
 use super::socket::Socket;
 use crate::open::OpenError;
@@ -68,6 +69,7 @@ impl Capture {
                 "no datapath process at {at} ({error}): start it with fcvi-pmd run --config FILE"
             ))
         })?;
+        listener::verify(&socket, path).map_err(failed)?;
         socket.set_patience(Some(PATIENCE)).map_err(failed)?;
         let order = CaptureOrder {
             device: options.device.clone(),

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use nix::unistd::geteuid;
 use vi_engine::{Claim, EndpointState, Host, ViIndex};
 
 use super::arena::{Arena, Completed, Nonsense, Submission, Taker, Teller, Told, ViName};
@@ -70,11 +71,13 @@ impl Limits {
 
 /// An application that is served.
 pub(crate) struct Client {
+    /// Its user, as the kernel named it.
+    uid: libc::uid_t,
     arena: Arena,
     taker: Taker,
     teller: Teller,
-    /// What it sleeps on, and rings when the process does.
-    bell: sys::Bell,
+    /// What it wakes the poll thread by.
+    _wakeup: sys::ClientWakeup,
     /// The conversation that it lives by.
     socket: Arc<Socket>,
     counters: Arc<ClientCounters>,
@@ -97,17 +100,19 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(
+        uid: libc::uid_t,
         arena: Arena,
-        bell: sys::Bell,
+        wakeup: sys::ClientWakeup,
         socket: Arc<Socket>,
         counters: Arc<ClientCounters>,
         limits: Limits,
     ) -> Self {
         Self {
+            uid,
             arena,
             taker: Taker::default(),
             teller: Teller::default(),
-            bell,
+            _wakeup: wakeup,
             socket,
             counters,
             limits,
@@ -132,7 +137,9 @@ impl Client {
     fn give_up(&mut self, nonsense: Nonsense) {
         if self.broken.is_none() {
             self.broken = Some(nonsense);
-            self.socket.shut_down();
+            // The application sees its end only when nothing of it is reached any more, which the
+            // thread that waits for the end of this connection sees to.
+            self.socket.shut_down_reading();
         }
     }
 
@@ -350,14 +357,20 @@ impl Clients {
     /// The poller is awake.
     pub(crate) fn get_up(&self) {
         for client in self.places.iter().flatten() {
-            if client.arena.process_is_up() {
-                client.bell.clear();
-            }
+            client.arena.process_is_up();
         }
     }
 }
 
 impl Datapath {
+    /// Returns the user of the application whose VI this is, or of this program if it serves none.
+    pub(crate) fn user_of(&mut self, vi: ViIndex) -> Option<libc::uid_t> {
+        match self.vi(vi)?.client {
+            Some(id) => self.clients.get(id).map(|client| client.uid),
+            None => Some(geteuid().as_raw()),
+        }
+    }
+
     /// Takes what applications submitted, of each no more than its share. True if there was any.
     /// Begins a turn for each.
     #[inline(never)]
@@ -534,9 +547,7 @@ impl Datapath {
             }
             if client.told {
                 client.told = false;
-                if client.arena.must_wake_application() {
-                    client.bell.ring();
-                }
+                client.arena.wake_application();
             }
         }
     }

@@ -4,7 +4,7 @@
 //! sleeps after a while: every port and every application is told to wake it, it looks once more,
 //! and sleeps until a frame, a submission or a timer.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ pub(super) struct Core {
     pub(super) counters: CoreCounters,
     /// What whoever in this process has something for its thread wakes it by.
     event: sys::Event,
-    /// What applications wake it by.
-    bells: sys::Bells,
+    /// What applications wake its thread by.
+    wakeups: sys::WakeupSet,
     /// There are arrivals.
     changed: AtomicBool,
     stop: AtomicBool,
@@ -59,13 +59,13 @@ pub(super) struct Core {
 impl Core {
     pub(super) fn new(number: usize, config: &ProcessConfig) -> Result<Arc<Self>, OpenError> {
         let event = sys::Event::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
-        let bells = sys::Bells::new().map_err(|e| OpenError::new(format!("epoll: {e}")))?;
+        let wakeups = sys::WakeupSet::new().map_err(|e| OpenError::new(format!("epoll: {e}")))?;
         Ok(Arc::new(Self {
             number,
             arrivals: Mutex::new(Vec::new()),
             counters: CoreCounters::default(),
             event,
-            bells,
+            wakeups,
             changed: AtomicBool::new(true),
             stop: AtomicBool::new(false),
             idle: config.idle,
@@ -126,9 +126,9 @@ impl Core {
         self.event.signal();
     }
 
-    /// From now on the thread gets up when an application rings at this one.
-    pub(super) fn hear(&self, bell: &sys::Bell) -> std::io::Result<()> {
-        self.bells.add(bell)
+    /// Adds an application that can wake the thread; gives the descriptor that the application gets for that.
+    pub(super) fn add_client(&self) -> std::io::Result<(sys::ClientWakeup, OwnedFd)> {
+        self.wakeups.add_client()
     }
 
     fn run(&self) {
@@ -199,7 +199,7 @@ impl Core {
     fn rest(&self, nics: &[Nic]) {
         let mut limit = UPKEEP;
         let mut fds: Vec<RawFd> = Vec::with_capacity(nics.len() + 1);
-        fds.push(self.bells.as_raw_fd());
+        fds.push(self.wakeups.as_raw_fd());
         let mut worked = false;
         for nic in nics {
             match nic.lie_down() {
@@ -219,7 +219,7 @@ impl Core {
             self.counters.sleeping.store(true, Ordering::Relaxed);
             count(&self.counters.sleeps);
             self.event.sleep_beside(&fds, limit);
-            self.bells.clear();
+            self.wakeups.clear();
             self.counters.sleeping.store(false, Ordering::Relaxed);
         }
         for nic in nics {
@@ -441,20 +441,20 @@ mod tests {
         assert!(has_unsent());
         polled.get_up();
         assert!(!has_unsent());
-        assert!(device::close(device, nic));
+        device::close(device, nic).unwrap();
     }
 
     /// An application that never looks at its rings.
     fn idler() -> Client {
         let (arena, _) = Arena::create(RingSizes::for_segments(1)).unwrap();
         let (life, _) = Socket::pair().unwrap();
-        let (wake, _) = sys::Bell::pair().unwrap();
+        let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
         let limits = Limits {
             segments: 1,
             descriptors: 1,
             share: 1,
         };
-        Client::new(arena, wake, Arc::new(life), Arc::default(), limits)
+        Client::new(0, arena, wakeup, Arc::new(life), Arc::default(), limits)
     }
 
     #[test]
@@ -487,7 +487,7 @@ mod tests {
         assert!(longest() > BLIND_SLEEP, "it was told");
         tell(100_000);
         assert!(longest() <= BLIND_SLEEP, "more than the ring holds");
-        assert!(device::close(device, opening));
+        device::close(device, opening).unwrap();
         assert!(matches!(nic.lie_down(), Rest::Down));
     }
 }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::socket::Peer;
 use crate::config::ProcessConfig;
+use crate::log_limiter::LogLimiter;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -144,59 +145,23 @@ impl Paces {
     }
 }
 
-/// The lines of this second.
-struct Chatter {
-    /// So many are written in one.
-    most: u32,
-    since: Option<Instant>,
-    said: u32,
-    kept: u64,
-}
-
-impl Chatter {
-    /// May another line be written now? And how many were kept back before it.
-    fn may_say(&mut self, now: Instant) -> Option<u64> {
-        if self.since.is_none_or(|since| now - since >= SECOND) {
-            self.since = Some(now);
-            self.said = 0;
-        }
-        if self.said >= self.most {
-            self.kept += 1;
-            return None;
-        }
-        self.said += 1;
-        Some(core::mem::take(&mut self.kept))
-    }
-}
-
-static CHATTER: Mutex<Chatter> = Mutex::new(Chatter {
-    most: u32::MAX,
-    since: None,
-    said: 0,
-    kept: 0,
-});
-
-fn chatter() -> MutexGuard<'static, Chatter> {
-    CHATTER.lock().unwrap_or_else(PoisonError::into_inner)
-}
+static LINES: LogLimiter = LogLimiter::new(u32::MAX);
 
 /// From now on [`say`] writes so many lines in a second, at most.
 pub(super) fn say_at_most(lines_per_second: u32) {
-    chatter().most = lines_per_second;
+    LINES.set_lines_per_second(lines_per_second);
 }
 
 /// Writes a line about who comes and goes, unless there are too many of them: applications must
 /// not be able to fill the log.
 pub(super) fn say(level: log::Level, line: Arguments<'_>) {
-    let mut chatter = chatter();
-    let Some(kept) = chatter.may_say(Instant::now()) else {
+    let Some(suppressed) = LINES.admit(Instant::now()) else {
         return;
     };
-    let most = chatter.most;
-    drop(chatter);
-    if kept > 0 {
+    if suppressed > 0 {
         log::warn!(
-            "{kept} lines about applications are left out: max_log_lines_per_second = {most}"
+            "{suppressed} lines about applications are left out: max_log_lines_per_second = {}",
+            LINES.lines_per_second()
         );
     }
     log::log!(level, "{line}");
@@ -271,24 +236,5 @@ mod tests {
         paces.of(7);
         assert!(!knows(10), "it is as a new one");
         assert!(Arc::ptr_eq(&kept, &paces.of(9)));
-    }
-
-    #[test]
-    fn a_flood_of_lines_is_cut_and_counted() {
-        let now = Instant::now();
-        for most in [1, 50] {
-            let mut chatter = Chatter {
-                most,
-                since: None,
-                said: 0,
-                kept: 0,
-            };
-            for _ in 0..most {
-                assert_eq!(chatter.may_say(now), Some(0));
-            }
-            assert_eq!(chatter.may_say(now), None);
-            assert_eq!(chatter.may_say(now), None);
-            assert_eq!(chatter.may_say(now + SECOND), Some(2));
-        }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use super::listener;
 use super::message::{Reply, Request, VERSION};
 use super::socket::Socket;
 use crate::control::{ControlError, Outcome};
+use crate::sync::{AtomicBool, Ordering};
 
 /// A process that ends closes one conversation after the other; the one that it lives by follows
 /// any other within so long.
@@ -51,6 +53,8 @@ pub(crate) struct Link {
     idle: Mutex<Vec<Socket>>,
     /// There is one in `idle` again.
     returned: Condvar,
+    /// The attachment is being ended.
+    is_ending: AtomicBool,
     /// Calls that wait for something leave one conversation to those that do not: these may be
     /// what they wait for, or what ends them.
     keeps_one: bool,
@@ -64,13 +68,41 @@ impl Link {
             life,
             idle: Mutex::new(Vec::new()),
             returned: Condvar::new(),
+            is_ending: AtomicBool::new(false),
             keeps_one,
         }
+    }
+
+    /// The socket of the process.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// True if the process has ended the conversation, or itself.
     pub(crate) fn is_over(&self) -> bool {
         self.life.is_over()
+    }
+
+    /// Is the attachment being ended?
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// Has the process end the attachment, and waits until it has: then it reaches nothing of this
+    /// program any more. False if it has not within `limit`.
+    pub(crate) fn end(&self, limit: Duration) -> bool {
+        // SeqCst: a call that fails because of what follows finds it.
+        self.is_ending.store(true, Ordering::SeqCst);
+        self.life.shut_down_writing();
+        let begun = Instant::now();
+        while !self.life.is_over() {
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            self.life.await_end(left);
+        }
+        true
     }
 
     /// Ends the conversation: for the process this program has gone, whoever waits in a call.
@@ -89,6 +121,8 @@ impl Link {
 
     fn join(&self, patience: Option<Duration>) -> Result<Socket, Gone> {
         let socket = Socket::connect(&self.path)?;
+        // Before it is sent the key.
+        listener::verify(&socket, &self.path)?;
         if patience.is_some() {
             socket.set_patience(patience)?;
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use super::listener;
 use super::message::{Reply, Request, VERSION};
 use super::socket::Socket;
 
@@ -17,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// There is no process, it refuses, or it does not answer; says which.
 pub fn look(path: &Path) -> io::Result<Vec<u8>> {
     let socket = Socket::connect(path)?;
+    listener::verify(&socket, path)?;
     socket.set_patience(Some(PATIENCE))?;
     socket.send(&Request::Look { version: VERSION }, &[])?;
     let mut all = Vec::new();

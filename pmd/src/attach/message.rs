@@ -15,7 +15,7 @@ use crate::nic::MemSettings;
 use crate::vi::ViSettings;
 
 /// Version of the messages and of the arena; both sides must have the same.
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 
 /// A message is at most so long.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
@@ -141,6 +141,21 @@ pub(crate) enum Request {
     SecurityOf {
         conn: u64,
     },
+    UserOf {
+        conn: u64,
+    },
+    PeerUser {
+        vi: u64,
+    },
+    /// To `Reply::Rings`: they are mapped.
+    RingsMapped,
+    /// First on a socket: the program has freed shared memory that it offered for this device
+    /// name; `st_dev` and `st_ino` of its file.
+    Free {
+        version: u32,
+        device: String,
+        file: (u64, u64),
+    },
 }
 
 impl Request {
@@ -159,7 +174,7 @@ impl Request {
 /// What the process answers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// To `Attach`; with the descriptors of the arena and of the bell between the two.
+    /// To `RingsMapped`.
     Attached {
         key: [u8; 16],
         nic: Box<Description>,
@@ -201,6 +216,11 @@ pub(crate) enum Reply {
     Choices(ViChoices),
     Agreement(Agreement),
     Security(Vec<u8>),
+    /// To `Attach`; with the descriptors of the arena and of what wakes the process
+    /// ([`crate::sys::Waker`]). The application maps the arena, which is sealed then.
+    Rings,
+    /// `None`: not known.
+    User(Option<u32>),
 }
 
 /// Which frames an operator wants to see.
@@ -238,7 +258,11 @@ pub(crate) struct Description {
     pub(crate) max_registered_bytes: u64,
     pub(crate) max_region_bytes: u64,
     pub(crate) max_ptags: u32,
+    pub(crate) max_discriminator_bytes: u16,
     pub(crate) hosts_file: Option<String>,
+    /// VIs and regions of the application.
+    pub(crate) quota_vis: u32,
+    pub(crate) quota_regions: u32,
     /// Descriptors of the application that may be posted and not complete.
     pub(crate) max_descriptors: u32,
     /// Calls of the application that may be under way.
@@ -264,6 +288,7 @@ impl Description {
             max_notifies_per_queue: config.max_notifies_per_queue,
             max_notify_threads: config.max_notify_threads,
             max_transfer_bytes: config.max_transfer_bytes,
+            max_discriminator_bytes: config.max_discriminator_bytes,
             // VIs and regions keep the numbers that they have in the process, which go further.
             max_regions: config.max_regions,
             max_registered_bytes: config.max_registered_bytes.min(quota.max_registered_bytes),
@@ -273,6 +298,8 @@ impl Description {
                 .hosts_file
                 .as_ref()
                 .map(|path| path.to_string_lossy().into_owned()),
+            quota_vis: config.max_vi.min(quota.max_vi),
+            quota_regions: config.max_regions.min(quota.max_regions),
             max_descriptors: quota.max_descriptors,
             max_calls: quota.max_calls,
             lock_memory: config.lock_memory,
@@ -283,7 +310,7 @@ impl Description {
     pub(crate) fn config(&self) -> NicConfig {
         NicConfig {
             name: self.name.clone(),
-            host: Some(core::net::Ipv6Addr::from(self.host).to_canonical()),
+            host: Some(core::net::Ipv6Addr::from(self.host).to_canonical().into()),
             protection: if self.lenient {
                 Protection::Lenient
             } else {
@@ -299,6 +326,7 @@ impl Description {
             max_notifies_per_queue: self.max_notifies_per_queue,
             max_notify_threads: self.max_notify_threads,
             max_transfer_bytes: self.max_transfer_bytes,
+            max_discriminator_bytes: self.max_discriminator_bytes,
             max_regions: self.max_regions,
             max_registered_bytes: self.max_registered_bytes,
             max_region_bytes: self.max_region_bytes,

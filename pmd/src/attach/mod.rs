@@ -24,12 +24,16 @@
 //! | `link` | the conversations that carry them | application |
 //! | `opening` | attaching | application |
 //! | `client` | an application as the poller sees it | process |
+//! | `mapped_files` | files of applications that are mapped, and which application each is charged to | process |
+//! | `offers` | memory that the program has offered, until it is freed | application |
 //! | `session` | an application as the control side sees it | process |
 //! | `look` | an operator's question | operator |
 //! | `server` | who may attach; listening, statistics, ending | process |
 //! | `capture` | frames of a NIC for an operator | operator |
 //! | `here` | at which sockets this program is the process | both |
+//! | `listener` | which users may listen at a socket that a program attaches to | application, operator |
 //! | `doors` | how many conversations may wait to begin, and how much is logged of them | process |
+//! | `reservations` | which discriminators belong to which user | process |
 //! | `places` | how many are attached, and of whom | process |
 //! | `cores` | the pinned threads, which poll NICs and sleep when nothing is to be done | process |
 
@@ -42,11 +46,15 @@ mod cores;
 mod doors;
 mod here;
 pub(crate) mod link;
+mod listener;
 mod look;
+mod mapped_files;
 pub(crate) mod message;
+pub(crate) mod offers;
 pub(crate) mod opening;
 mod places;
 pub(crate) mod posting;
+mod reservations;
 pub mod server;
 mod session;
 pub(crate) mod socket;

@@ -9,6 +9,7 @@ use super::attachment::Attachment;
 use super::calls;
 use super::here;
 use super::link::Link;
+use super::listener;
 use super::message::{Description, Reply, Request, VERSION};
 use super::socket::Socket;
 use crate::config::{NicConfig, PROTECTION_VARIABLE, Protection};
@@ -25,7 +26,7 @@ pub(crate) struct Attached {
     pub(crate) description: Box<Description>,
     link: Arc<Link>,
     arena: Arena,
-    bell: sys::Bell,
+    waker: sys::Waker,
 }
 
 impl Attached {
@@ -51,7 +52,7 @@ impl Attached {
     /// The way to the process, for the turn of this device.
     pub(crate) fn into_attachment(self, device: &'static Device) -> (Attachment, Arc<Link>) {
         let link = Arc::clone(&self.link);
-        let attachment = Attachment::new(device, self.link, self.arena, self.bell);
+        let attachment = Attachment::new(device, self.link, self.arena, self.waker);
         (attachment, link)
     }
 }
@@ -72,26 +73,35 @@ pub(crate) fn attach(path: &Path, name: &str) -> Result<Attached, OpenError> {
              or take [process] out of the configuration to open the NIC in this program"
         ))
     })?;
+    // Before it is sent anything.
+    listener::verify(&life, path).map_err(failed)?;
     life.set_patience(Some(PATIENCE)).map_err(failed)?;
     let attach = Request::Attach {
         version: VERSION,
         device: name.to_owned(),
     };
     life.send(&attach, &[]).map_err(failed)?;
-    let answer = life.receive::<Reply>().map_err(failed)?;
-    let (key, description, fds) = match answer {
-        Some((Reply::Attached { key, nic }, fds)) => (key, nic, fds),
-        Some((Reply::Refused(why), _)) => return Err(OpenError::new(why)),
-        Some((Reply::UnknownNic(why), _)) => return Err(OpenError::unknown_name(why)),
-        Some(_) | None => {
-            return Err(OpenError::new(format!(
-                "what listens at {at} is not a datapath process of this release"
-            )));
-        }
+    let other = || {
+        OpenError::new(format!(
+            "what listens at {at} is not a datapath process of this release"
+        ))
     };
-    let [arena, bell] =
+    let answer = || match life.receive::<Reply>().map_err(failed)? {
+        Some((Reply::Refused(why), _)) => Err(OpenError::new(why)),
+        Some((Reply::UnknownNic(why), _)) => Err(OpenError::unknown_name(why)),
+        answer => answer.ok_or_else(other),
+    };
+    let (Reply::Rings, fds) = answer()? else {
+        return Err(other());
+    };
+    let [arena, wakeup] =
         <[_; 2]>::try_from(fds).map_err(|_| failed(std::io::Error::other("no arena came")))?;
     let arena = Arena::open(arena).map_err(failed)?;
+    life.send(&Request::RingsMapped, &[]).map_err(failed)?;
+    let (Reply::Attached { key, nic }, _) = answer()? else {
+        return Err(other());
+    };
+    let description = nic;
     // Where Yama is in force, the process may reach memory that is not shared only if we say so.
     sys::allow_tracing_by(life.peer().map_err(failed)?.pid);
     let keeps_one = description.max_calls > 1;
@@ -99,7 +109,7 @@ pub(crate) fn attach(path: &Path, name: &str) -> Result<Attached, OpenError> {
         description,
         link: Arc::new(Link::new(path.to_owned(), key, life, keeps_one)),
         arena,
-        bell: sys::Bell::of(bell),
+        waker: sys::Waker::new(wakeup),
     })
 }
 

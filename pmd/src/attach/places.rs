@@ -10,8 +10,8 @@ use crate::vi::FIELD_MASK;
 /// Applications that are attached, at most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MostAttached {
-    all: u32,
-    per_user: u32,
+    pub(super) all: u32,
+    pub(super) per_user: u32,
 }
 
 impl From<&ProcessConfig> for MostAttached {

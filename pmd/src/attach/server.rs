@@ -11,15 +11,19 @@ use nix::unistd::geteuid;
 
 use super::cores::Core;
 use super::doors::{self, Doors, InDoor, MostPending, Paces};
+use super::mapped_files::MappedFiles;
 use super::message::{Reply, Request, VERSION};
 use super::places::Places;
+use super::reservations::Reservations;
 use super::session::{Counted, Session};
 use super::socket::{Listener, Peer, Socket, send_parts};
 use crate::config::{Config, NicConfig, ProcessConfig};
 use crate::device::{self, Device};
+use crate::memory::mapped::FileId;
 use crate::nic;
 use crate::open::OpenError;
 use crate::sync::{AtomicBool, Ordering};
+use crate::sys;
 use address::Address;
 use capture::Captures;
 
@@ -66,6 +70,10 @@ pub struct Server {
     doors: Arc<Doors>,
     /// Those that are attached.
     places: Arc<Places>,
+    /// Their files that are mapped.
+    files: Arc<MappedFiles>,
+    /// Discriminators that belong to users.
+    reservations: Arc<Reservations>,
     /// How fast users make calls.
     calls: Paces,
     /// How often they look.
@@ -93,6 +101,9 @@ impl Server {
             .clone()
             .ok_or_else(|| OpenError::new("the configuration has no table [process]: add one"))?;
         doors::say_at_most(process.max_log_lines_per_second);
+        sys::without_signals(pmd_port::release::start)
+            .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))?;
+        let files = MappedFiles::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
         let (listener, address) = address::listen(&process.socket)?;
         let mut cores: Vec<Arc<Core>> = Vec::new();
         let mut threads = Vec::new();
@@ -124,6 +135,8 @@ impl Server {
             sessions: Mutex::new(HashMap::new()),
             doors: Arc::default(),
             places: Arc::default(),
+            files: Arc::new(files),
+            reservations: Arc::default(),
             calls: Paces::default(),
             looks: Paces::default(),
             ended: Condvar::new(),
@@ -131,21 +144,26 @@ impl Server {
             over: AtomicBool::new(false),
             look: Box::new(look),
         });
-        let accepting = Arc::clone(&server);
-        let thread = std::thread::Builder::new()
-            .name("attach".to_owned())
-            .spawn(move || accepting.accept());
-        match thread {
-            Ok(thread) => {
-                server.threads().push(thread);
-                Ok(server)
-            }
-            Err(error) => {
-                server.stop();
-                let text = format!("cannot start a thread: {error}");
-                Err(OpenError::new(text))
+        let begin = |name: &str, run: fn(&Arc<Self>)| {
+            let server = Arc::clone(&server);
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            thread.spawn(move || run(&server))
+        };
+        let unmap = |server: &Arc<Self>| {
+            let is_over = || server.over.load(Ordering::SeqCst);
+            server.files.unmap_ended(is_over);
+        };
+        for (name, run) in [("attach", Self::accept as fn(&Arc<Self>)), ("unmap", unmap)] {
+            match begin(name, run) {
+                Ok(thread) => server.threads().push(thread),
+                Err(error) => {
+                    server.stop();
+                    let text = format!("cannot start a thread: {error}");
+                    return Err(OpenError::new(text));
+                }
             }
         }
+        Ok(server)
     }
 
     /// Takes over what can change while it runs: who may attach, and with which quota from then
@@ -189,6 +207,7 @@ impl Server {
     pub fn stop(&self) {
         self.over.store(true, Ordering::SeqCst);
         self.listener.shut_down();
+        self.files.wake();
         self.captures.wait_for_end(PATIENCE);
         let sessions: Vec<_> = self
             .sessions()
@@ -226,7 +245,8 @@ impl Server {
     /// Lets in who comes, until the process ends.
     fn accept(self: &Arc<Self>) {
         while !self.over.load(Ordering::SeqCst) {
-            let socket = match self.listener.accept() {
+            let accepted = self.listener.accept();
+            let socket = match accepted.and_then(Socket::close_apart_on_drop) {
                 Ok(socket) => socket,
                 Err(_) if self.over.load(Ordering::SeqCst) => return,
                 Err(error) => {
@@ -244,6 +264,9 @@ impl Server {
                 Err(why) => {
                     let line = format_args!("an application is turned away: {why}");
                     doors::say(log::Level::Warn, line);
+                    socket.shut_down();
+                    // Descriptors that it passed are released with it, which may take long.
+                    drop(socket.into_foreign());
                     continue;
                 }
             };
@@ -252,7 +275,7 @@ impl Server {
                 .name("application".to_owned())
                 .stack_size(256 * 1024);
             let started = builder.spawn(move || {
-                if let Err(error) = server.converse(socket, in_door) {
+                if let Err(error) = server.converse(in_door, socket) {
                     log::debug!("a conversation ends: {error}");
                 }
             });
@@ -264,8 +287,9 @@ impl Server {
         }
     }
 
-    /// One conversation, from its first message on.
-    fn converse(&self, socket: Socket, in_door: InDoor) -> io::Result<()> {
+    /// One conversation, from its first message on. It counts as pending until its socket is closed: parameters are
+    /// dropped in reverse order.
+    fn converse(&self, in_door: InDoor, socket: Socket) -> io::Result<()> {
         socket.set_patience(Some(PATIENCE))?;
         let peer = socket.peer()?;
         let Some((request, fds)) = socket.receive::<Request>()? else {
@@ -277,7 +301,8 @@ impl Server {
         let (Request::Attach { version, .. }
         | Request::Join { version, .. }
         | Request::Look { version }
-        | Request::Capture { version, .. }) = request
+        | Request::Capture { version, .. }
+        | Request::Free { version, .. }) = request
         else {
             return refuse(&socket, "the conversation begins in the middle".to_owned());
         };
@@ -298,6 +323,14 @@ impl Server {
                 }
             }
             Request::Capture { order, .. } => self.capture(&socket, peer, &order),
+            Request::Free { device, file, .. } => {
+                if let Some(served) = self.named(&device) {
+                    let (device, inode) = file;
+                    let file = FileId { device, inode };
+                    self.files.free((peer, served.device.number()), file);
+                }
+                socket.send(&Reply::Done, &[])
+            }
             _ => self.answer_look(&socket, peer),
         }
     }
@@ -309,8 +342,9 @@ impl Server {
     }
 
     fn unknown_nic(&self, name: &str) -> Reply {
-        let known: Vec<_> = self.nics.iter().map(|served| &served.config.name).collect();
-        Reply::UnknownNic(format!("no NIC is called {name:?}; there are {known:?}"))
+        let known = self.nics.iter().map(|served| served.config.name.as_str());
+        let known = known.collect::<Vec<_>>().join(", ");
+        Reply::UnknownNic(format!("no NIC is called {name:?}; there are {known}"))
     }
 
     /// An operator's question.
@@ -379,11 +413,20 @@ fn core_for(
 }
 
 fn end_nics(nics: &[Served], cores: &[Arc<Core>], threads: Vec<JoinHandle<()>>) {
-    for served in nics {
+    let close = |served: &Served| {
         // It leaves its network while its core still polls.
         let nic = *served.nic.lock().unwrap_or_else(PoisonError::into_inner);
         let _was_open = nic::close(nic);
-    }
+    };
+    // At once: peers can take the time of each NIC, and not those of all one after the other.
+    std::thread::scope(|scope| {
+        for served in nics {
+            let builder = std::thread::Builder::new().name("close".to_owned());
+            if builder.spawn_scoped(scope, || close(served)).is_err() {
+                close(served);
+            }
+        }
+    });
     for core in cores {
         core.stop();
     }

@@ -4,12 +4,14 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fcvi_frame::connect;
+use fcvi_frame::connect::HostAddress;
 
 use super::client::{ClientCounters, ClientId};
 use super::doors;
-use super::message::{Attributes, NetAddress, Reply, Request};
+use super::mapped_files::FilesOf;
+use super::message::{Reply, Request};
 use super::places::Place;
+use super::reservations::{Reservations, UsedNames};
 use super::server::ApplicationStatus;
 use super::socket::{Peer, Socket, send_parts};
 use crate::config::{NicConfig, Quota};
@@ -22,6 +24,7 @@ use crate::nic;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::vi::{RawHandle, ViSettings};
 
+mod connecting;
 mod owned;
 mod regions;
 
@@ -42,7 +45,10 @@ pub(super) struct Arrival {
     pub(super) lives: OwnedFd,
     /// That of its user's calls.
     pub(super) pace: Arc<doors::Pace>,
+    pub(super) files: FilesOf,
     pub(super) place: Place,
+    /// The process's.
+    pub(super) reservations: Arc<Reservations>,
 }
 
 /// An application on one NIC.
@@ -59,6 +65,8 @@ pub(super) struct Session {
     /// Its process, whatever becomes of its number.
     pub(super) lives: OwnedFd,
     owned: Mutex<Owned>,
+    /// Locked behind `owned`, where both are.
+    names: Mutex<UsedNames>,
     /// Those of its calls.
     channels: Mutex<Vec<Arc<Socket>>>,
     /// Threads of it that make calls.
@@ -76,6 +84,10 @@ pub(super) struct Session {
     pausing: (Mutex<()>, Condvar),
     /// The poller serves it no more.
     removed: AtomicBool,
+    /// It was logged that shared memory of it cannot be mapped.
+    warned: AtomicBool,
+    /// The files of it that are mapped; behind its regions, which are in them.
+    files: FilesOf,
     /// It has its place for as long as any thread works for it: what an application passes can
     /// hold up whoever closes it, and so it holds up no more threads than it may have. The last
     /// field, so that everything else is closed before.
@@ -127,6 +139,12 @@ impl Drop for Channel<'_> {
 
 impl Session {
     pub(super) fn new(device: &'static Device, arrival: Arrival) -> Self {
+        let names = UsedNames::new(
+            arrival.reservations,
+            HostAddress(device.host),
+            arrival.peer.uid,
+            arrival.quota.max_discriminators,
+        );
         Self {
             peer: arrival.peer,
             device,
@@ -137,6 +155,7 @@ impl Session {
             life: arrival.life,
             lives: arrival.lives,
             owned: Mutex::new(Owned::default()),
+            names: Mutex::new(names),
             channels: Mutex::new(Vec::new()),
             calls: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
@@ -146,12 +165,18 @@ impl Session {
             pace: arrival.pace,
             pausing: (Mutex::new(()), Condvar::new()),
             removed: AtomicBool::new(false),
+            warned: AtomicBool::new(false),
+            files: arrival.files,
             place: arrival.place,
         }
     }
 
     fn owned(&self) -> MutexGuard<'_, Owned> {
         self.owned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn names(&self) -> MutexGuard<'_, UsedNames> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn channels(&self) -> MutexGuard<'_, Vec<Arc<Socket>>> {
@@ -196,6 +221,7 @@ impl Session {
             };
             // It can only have been closed by a call that came before.
             let _was_open = nic::close(nic);
+            self.names().close(nic);
         }
         // Once: its place may be another's then.
         if self.removed.swap(true, Ordering::SeqCst) {
@@ -260,14 +286,6 @@ impl Session {
             }
         }
         Ok(())
-    }
-
-    /// What an answer gave that nobody heard.
-    fn take_back(&self, reply: &Reply) {
-        if let Reply::Request { conn, .. } = reply {
-            self.owned().conns.remove(conn);
-            let _gone = nic::connect_reject(*conn);
-        }
     }
 
     /// A call comes behind what was submitted before it: that is taken in as many turns as it
@@ -392,6 +410,7 @@ impl Session {
             Request::DestroyVi { vi } => {
                 nic::destroy_vi(self.vi(vi)?)?;
                 self.owned().vis.remove(&vi);
+                self.names().forget_vi(vi);
                 Ok(Reply::Done)
             }
             Request::QueryVi { vi } => nic::query_vi(self.vi(vi)?).map(|info| Reply::Vi {
@@ -407,76 +426,6 @@ impl Session {
             }
             Request::Agreement { vi } => nic::agreement(self.vi(vi)?).map(Reply::Agreement),
             request => self.answer_connecting(request),
-        }
-    }
-
-    fn answer_connecting(&self, request: Request) -> Outcome<Reply> {
-        let done = |()| Reply::Done;
-        let attributes = |a: connect::Attributes| Reply::Attributes(Attributes::from(a));
-        let address = |a: NetAddress| a.get().ok_or(ControlError::InvalidParameter);
-        match request {
-            Request::ConnectWait { nic, local, limit } => {
-                // Beyond them, as many may come as calls wait.
-                if self.owned().conns.len() >= self.quota.max_vi as usize {
-                    return Err(ControlError::Resource);
-                }
-                let found = nic::connect_wait(self.nic(nic)?, &address(local)?, limit)?;
-                self.owned().have_conn(found.conn, nic)?;
-                Ok(Reply::Request {
-                    conn: found.conn,
-                    remote: (&found.remote).into(),
-                    attributes: found.attributes.into(),
-                })
-            }
-            Request::ConnectAccept { conn, vi } => {
-                let known = self.owned().conns.contains_key(&conn);
-                let conn = known
-                    .then_some(conn)
-                    .ok_or(ControlError::InvalidParameter)?;
-                let outcome = nic::connect_accept(conn, self.vi(vi)?);
-                if !nic::is_pending(conn) {
-                    self.owned().conns.remove(&conn);
-                }
-                outcome.map(done)
-            }
-            Request::SecurityOf { conn } => {
-                if !self.owned().conns.contains_key(&conn) {
-                    return Err(ControlError::InvalidParameter);
-                }
-                nic::request_security(conn).map(Reply::Security)
-            }
-            Request::ConnectReject { conn } => {
-                if self.owned().conns.remove(&conn).is_none() {
-                    return Err(ControlError::InvalidParameter);
-                }
-                nic::connect_reject(conn).map(done)
-            }
-            Request::Connect {
-                vi,
-                local,
-                remote,
-                limit,
-            } => {
-                let (local, remote) = (address(local)?, address(remote)?);
-                nic::connect_request(self.vi(vi)?, &local, &remote, limit).map(attributes)
-            }
-            Request::ConnectPeer {
-                vi,
-                local,
-                remote,
-                limit,
-            } => {
-                let (local, remote) = (address(local)?, address(remote)?);
-                nic::connect_peer_request(self.vi(vi)?, &local, &remote, limit).map(done)
-            }
-            Request::ConnectPeerDone { vi } => {
-                let outcome = nic::connect_peer_done(self.vi(vi)?)?;
-                Ok(outcome.map_or(Reply::NotYet, attributes))
-            }
-            Request::ConnectPeerWait { vi } => nic::connect_peer_wait(self.vi(vi)?).map(attributes),
-            Request::Disconnect { vi } => nic::disconnect(self.vi(vi)?).map(done),
-            // What begins a conversation does not go on with it, and long answers are given before.
-            _ => Err(ControlError::InvalidParameter),
         }
     }
 
@@ -532,11 +481,14 @@ impl Session {
     fn close(&self, nic: u64) -> Outcome<()> {
         let nic = self.nic(nic)?;
         nic::close(nic)?;
-        self.owned().close(nic);
+        let ended = self.owned().close(nic);
+        drop(ended);
+        self.names().close(nic);
         Ok(())
     }
 
     pub(super) fn status(&self) -> ApplicationStatus {
+        let file_bytes = self.files.bytes();
         let owned = self.owned();
         let counter = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ApplicationStatus {
@@ -545,7 +497,7 @@ impl Session {
             nic: self.config.name.clone(),
             vis: owned.vis.len() as u32,
             regions: owned.regions.len() as u32,
-            registered_bytes: owned.registered_bytes,
+            registered_bytes: owned.other_bytes + file_bytes,
             posted: counter(&self.counters.submitted),
             completed: counter(&self.counters.completed),
             waiting: self.waiting.load(Ordering::Relaxed),
@@ -568,14 +520,14 @@ impl Session {
         let index = vi_engine::ViIndex(RawHandle::unpack(vi).index);
         let mut held = self.device.hold();
         let poller = held.as_mut().and_then(Driver::engine_mut);
+        let poller = poller.ok_or(ControlError::InvalidParameter)?;
         // The opening may have ended meanwhile, and the place be another's.
-        let path = poller
-            .and_then(|poller| poller.path.vi(index))
-            .filter(|path| path.handle == vi);
+        let path = poller.path.vi(index).filter(|path| path.handle == vi);
         let (path, client) = path
             .zip(self.client())
             .ok_or(ControlError::InvalidParameter)?;
         path.serve(client, self.owner());
+        poller.engine.set_user(index, self.peer.uid);
         Ok(())
     }
 }

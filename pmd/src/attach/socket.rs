@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use pmd_port::descriptor_number::{above_standard_streams, move_above_standard_streams};
 use pmd_port::fork::Descriptor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +21,8 @@ const PART_BYTES: usize = 4096;
 pub(crate) const MAX_FDS: usize = 2;
 /// Words of ancillary data for them, and so aligned as its header wants it.
 const ANCILLARY_WORDS: usize = 4;
+/// Words for as many as the system passes with one message (`SCM_MAX_FD`, 253).
+const MOST_ANCILLARY_WORDS: usize = 2 + 253usize.div_ceil(2);
 
 /// `SO_PEERPIDFD` of asm-generic/socket.h.
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -27,7 +30,7 @@ const SO_PEERPIDFD: libc::c_int = 77;
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Who is at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Peer {
     pub(crate) pid: libc::pid_t,
     pub(crate) uid: libc::uid_t,
@@ -59,7 +62,7 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     }
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([*from]);
     }
     let header = core::mem::offset_of!(libc::sockaddr_un, sun_path);
     // A name outside of the file system begins with a zero, and has none at its end.
@@ -121,12 +124,28 @@ impl Listener {
                     // SAFETY: the descriptor is new and nobody else has it.
                     let new = unsafe { OwnedFd::from_raw_fd(new) };
                     // Not within `make`: it may wait, and nobody could fork meanwhile.
-                    return Ok(Socket(Descriptor::make(|| Ok(new))?));
+                    let new = Socket(Descriptor::make(|| Ok(new))?);
+                    return Ok(match self.0.is_foreign() {
+                        true => new.into_foreign(),
+                        false => new,
+                    });
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// As on a kernel that does not know `SO_PASSRIGHTS`: what is accepted takes descriptors.
+    #[cfg(test)]
+    pub(crate) fn take_descriptors(&self) {
+        let _old_kernel = take_descriptors(&self.0, true);
+    }
+
+    /// Has its end, and those of all sockets that it accepts, left to the release thread, for who polls: what
+    /// was passed to a socket and not received is released when that is closed.
+    pub(crate) fn into_foreign(self) -> Self {
+        Self(self.0.into_foreign())
     }
 
     /// From now on `accept` never waits: without a conversation it is `WouldBlock`.
@@ -150,6 +169,23 @@ impl Socket {
     /// From now on nothing waits: without a message, or room for one, it is `WouldBlock`.
     pub(crate) fn set_nonblocking(&self) -> io::Result<()> {
         set_nonblocking(&self.0)
+    }
+
+    /// As [`Descriptor::close_apart_on_drop`]: what the peer passed and nobody received is closed with it.
+    pub(crate) fn close_apart_on_drop(mut self) -> io::Result<Self> {
+        self.0.close_apart_on_drop()?;
+        Ok(self)
+    }
+
+    /// As [`Descriptor::close_file`]: in this thread, whoever has the socket, too.
+    pub(crate) fn close_file(&self) {
+        self.0.close_file();
+    }
+
+    /// As [`Listener::into_foreign`].
+    pub(crate) fn into_foreign(mut self) -> Self {
+        self.0.set_foreign();
+        self
     }
 
     /// Its descriptor, to be watched.
@@ -227,7 +263,7 @@ impl Socket {
             libc::getsockopt(own, libc::SOL_SOCKET, SO_PEERPIDFD, to, &raw mut length)
         })?;
         // SAFETY: the descriptor is new and nobody else has it.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+        above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     /// From now on the other end may pass descriptors.
@@ -306,21 +342,36 @@ impl Socket {
     /// conversation. A message that is no message of ours is `InvalidData`.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = [0u8; MAX_MESSAGE_BYTES];
-        let (length, fds) = self.receive_bytes(&mut bytes)?;
-        if length == 0 {
-            return Ok(None);
-        }
-        let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
-        let (message, rest) =
-            postcard::take_from_bytes(&bytes[..length]).map_err(|e| invalid(e.to_string()))?;
-        if !rest.is_empty() {
-            return Err(invalid("there is more behind the message".to_owned()));
-        }
-        Ok(Some((message, fds)))
+        let mut ancillary = [0u64; ANCILLARY_WORDS];
+        let (length, fds) = self.receive_bytes(&mut bytes, &mut ancillary)?;
+        let message = parse(bytes.get(..length?).unwrap_or_default())?;
+        Ok(message.map(|message| (message, fds)))
     }
 
-    fn receive_bytes(&self, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-        let mut ancillary = [0u64; ANCILLARY_WORDS];
+    /// As [`Socket::receive`], for who polls: whatever descriptors come, also with a message that is none, are left
+    /// to the release thread when they are dropped.
+    pub(crate) fn receive_foreign<T: DeserializeOwned>(
+        &self,
+    ) -> io::Result<Option<(T, Vec<Descriptor>)>> {
+        let mut bytes = [0u8; MAX_MESSAGE_BYTES];
+        // Those for which there is no room the system would release in this call.
+        let mut ancillary = [0u64; MOST_ANCILLARY_WORDS];
+        let (length, fds) = self.receive_bytes(&mut bytes, &mut ancillary)?;
+        let foreign = |fd| Descriptor::make(|| Ok(fd)).map(Descriptor::into_foreign);
+        let fds = fds
+            .into_iter()
+            .map(foreign)
+            .collect::<io::Result<Vec<_>>>()?;
+        let message = parse(bytes.get(..length?).unwrap_or_default())?;
+        Ok(message.map(|message| (message, fds)))
+    }
+
+    /// The length of a message, or that it is none, and whatever descriptors came.
+    fn receive_bytes(
+        &self,
+        bytes: &mut [u8],
+        ancillary: &mut [u64],
+    ) -> io::Result<(io::Result<usize>, Vec<OwnedFd>)> {
         let mut piece = libc::iovec {
             iov_base: bytes.as_mut_ptr().cast(),
             iov_len: bytes.len(),
@@ -330,7 +381,7 @@ impl Socket {
         header.msg_iov = &raw mut piece;
         header.msg_iovlen = 1;
         header.msg_control = ancillary.as_mut_ptr().cast();
-        header.msg_controllen = size_of_val(&ancillary);
+        header.msg_controllen = size_of_val(ancillary);
         let got = loop {
             let (fd, flags) = (self.0.as_raw_fd(), libc::MSG_CMSG_CLOEXEC);
             // SAFETY: everything that the header points to lives in this frame.
@@ -343,13 +394,16 @@ impl Socket {
                 return Err(error);
             }
         };
-        let fds = descriptors(&header);
+        let mut fds = descriptors(&header);
+        if let Err(error) = fds.iter_mut().try_for_each(move_above_standard_streams) {
+            return Ok((Err(error), fds));
+        }
         // Too long, or with more descriptors than there was room for: those that came are closed.
         if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || fds.len() > MAX_FDS {
             let error = io::Error::new(io::ErrorKind::InvalidData, "the message is too long");
-            return Err(error);
+            return Ok((Err(error), fds));
         }
-        Ok((got, fds))
+        Ok((Ok(got), fds))
     }
 
     /// The groups of who is at the other end, the primary one first.
@@ -389,6 +443,12 @@ impl Socket {
         got == 0 || (got < 0 && !waits())
     }
 
+    /// Reads nothing any more: a thread that waits for a message finds the end, the peer does not.
+    pub(crate) fn shut_down_reading(&self) {
+        // SAFETY: two integers. It fails only if the peer is gone.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RD) };
+    }
+
     /// Says nothing any more: for the other end this is over. What it says is still heard.
     pub(crate) fn shut_down_writing(&self) {
         // SAFETY: two integers. It fails only if the other end is gone.
@@ -407,6 +467,14 @@ impl Socket {
     }
 }
 
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The file may be closed later, and by another thread: the peer learns of the end now. A child of a fork has
+        // another file under the number.
+        self.shut_down();
+    }
+}
+
 /// The process that has a peer's number, if it is one of the same user and lives: whoever got the
 /// number since is then no stranger to the one who had it.
 fn process_of(peer: Peer) -> io::Result<OwnedFd> {
@@ -421,6 +489,19 @@ fn process_of(peer: Peer) -> io::Result<OwnedFd> {
         return Err(io::Error::other("the one that connected is gone"));
     }
     Ok(process)
+}
+
+/// The message in these bytes; `None` at the end of the conversation.
+fn parse<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<Option<T>> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let (message, rest) = postcard::take_from_bytes(bytes).map_err(|e| invalid(e.to_string()))?;
+    if !rest.is_empty() {
+        return Err(invalid("there is more behind the message".to_owned()));
+    }
+    Ok(Some(message))
 }
 
 /// Sends what is too long for one message.
@@ -465,61 +546,4 @@ fn descriptors(header: &libc::msghdr) -> Vec<OwnedFd> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    /// What is at the other end of a pair: ourselves.
-    fn ourselves() -> (Socket, Peer) {
-        let (near, _far) = Socket::pair().unwrap();
-        let peer = near.peer().unwrap();
-        (near, peer)
-    }
-
-    #[test]
-    fn the_process_behind_a_socket_is_found_with_the_kernels_help_and_without() {
-        let (near, peer) = ourselves();
-        for process in [near.peer_process(), process_of(peer)] {
-            assert!(!sys::is_over(&process.unwrap()));
-        }
-    }
-
-    #[test]
-    fn descriptors_are_refused_to_the_sender_until_they_are_wanted() {
-        let name = format!("viaduct-unit-{}-passed.sock", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let listener = Listener::bind(&path).unwrap();
-        let far = Socket::connect(&path).unwrap();
-        fs::remove_file(&path).unwrap();
-        let is_known = take_descriptors(&new_socket().unwrap(), false).is_ok();
-        let pass = || far.send(&Reply::Done, &[far.fd()]);
-        assert_eq!(pass().is_err(), is_known, "before it was accepted");
-        let near = listener.accept().unwrap();
-        assert_eq!(pass().is_err(), is_known);
-        near.take_descriptors();
-        pass().unwrap();
-    }
-
-    #[test]
-    fn a_number_that_is_another_users_or_nobodys_is_not_the_peers() {
-        let (_, peer) = ourselves();
-        let other = Peer {
-            uid: peer.uid + 1,
-            ..peer
-        };
-        assert!(process_of(other).is_err());
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let of_child = Peer {
-            pid: child.id().cast_signed(),
-            ..peer
-        };
-        assert!(process_of(of_child).is_ok());
-        child.kill().unwrap();
-        let ended = process_of(of_child).unwrap_or_else(|_| sys::process(of_child.pid).unwrap());
-        sys::await_one(ended.as_raw_fd(), Duration::from_secs(20));
-        assert!(process_of(of_child).is_err(), "dead, and not waited for");
-        child.wait().unwrap();
-        assert!(process_of(of_child).is_err(), "nobody has the number");
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 
 use nix::unistd::{Group, User, geteuid};
 
-use super::process::{ProcessConfig, Quota, Who};
+use super::process::{ProcessConfig, QuotaConfig, Who};
 
 /// Why an application may not attach, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ impl ProcessConfig {
     ///
     /// # Errors
     /// [`Refusal`], whose text says what to change.
-    pub fn admit(&self, uid: u32, gids: &[u32]) -> Result<Quota, Refusal> {
+    pub fn admit(&self, uid: u32, gids: &[u32]) -> Result<QuotaConfig, Refusal> {
         self.admit_by(&Host, uid, gids)
     }
 
@@ -123,7 +123,7 @@ impl ProcessConfig {
         directory: &dyn Directory,
         uid: u32,
         gids: &[u32],
-    ) -> Result<Quota, Refusal> {
+    ) -> Result<QuotaConfig, Refusal> {
         let mut visitor = Visitor {
             directory,
             uid,
@@ -198,14 +198,14 @@ mod tests {
         Who::Name(name.into())
     }
 
-    fn admit(config: &ProcessConfig, uid: u32, gids: &[u32]) -> Result<Quota, Refusal> {
+    fn admit(config: &ProcessConfig, uid: u32, gids: &[u32]) -> Result<QuotaConfig, Refusal> {
         config.admit_by(&Fake, uid, gids)
     }
 
     #[test]
     fn unless_it_is_said_otherwise_only_our_own_user_attaches() {
         let config = ProcessConfig::default();
-        assert_eq!(admit(&config, 7, &[7]), Ok(Quota::default()));
+        assert_eq!(admit(&config, 7, &[7]), Ok(QuotaConfig::default()));
         for other in [0, 1000] {
             let refused = admit(&config, other, &[7, 0]);
             assert_eq!(refused, Err(Refusal::NotNamed { uid: other }));
@@ -262,9 +262,9 @@ mod tests {
         };
         let config = ProcessConfig {
             users: Some(vec![named("alice"), named("bob"), Who::Id(3)]),
-            quota: Quota {
-                max_calls: 9,
-                ..Quota::default()
+            quota: QuotaConfig {
+                max_calls: Some(9),
+                ..QuotaConfig::default()
             },
             application: vec![
                 entry(None, Some(named("users")), 1),
@@ -275,16 +275,16 @@ mod tests {
             ..ProcessConfig::default()
         };
         for (uid, gids, max_vi) in [
-            (1000, &[50, 100][..], 3),
-            (1001, &[100], 4),
-            (3, &[50, 100], 1),
-            (3, &[50], 2),
-            (3, &[], 1024),
+            (1000, &[50, 100][..], Some(3)),
+            (1001, &[100], Some(4)),
+            (3, &[50, 100], Some(1)),
+            (3, &[50], Some(2)),
+            (3, &[], None),
         ] {
             let quota = admit(&config, uid, gids).expect("named");
             assert_eq!(
                 (quota.max_vi, quota.max_calls),
-                (max_vi, 9),
+                (max_vi, Some(9)),
                 "{uid} {gids:?}"
             );
         }

@@ -1,9 +1,13 @@
 //! What is wrong with the values of a NIC, whoever gave them.
 
-use std::net::IpAddr;
+use std::fmt;
 
+use super::address::host_mistake;
 use super::mistake::{Mistake, Number, number};
-use super::{FaultConfig, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, TransportKind, parse};
+use super::{
+    FaultConfig, MIN_DISCRIMINATOR_BYTES, MIN_ULP_TIMEOUT_MS, NicConfig, PortKind, TransportKind,
+    parse,
+};
 use crate::coalesce::MOST_FRAMES;
 
 /// Every queue of a NIC is notified of: two of each VI, and every completion queue.
@@ -23,6 +27,7 @@ impl NicConfig {
         numbers.extend(self.dpdk_numbers());
         numbers.extend(self.times());
         numbers.extend(self.recovery_numbers());
+        numbers.extend(self.miss_numbers());
         numbers
     }
 
@@ -66,6 +71,21 @@ impl NicConfig {
             ),
             number("max_ptags", self.max_ptags, 1, 1 << 24),
             number("max_incoming", self.max_incoming, 1, 65536),
+            number(
+                "max_discriminator_bytes",
+                self.max_discriminator_bytes,
+                MIN_DISCRIMINATOR_BYTES.into(),
+                match self.transport {
+                    TransportKind::FcVi => fcvi_frame::connect::MAX_DISCRIMINATOR_BYTES,
+                    TransportKind::ViTcp => vitcp_lite::profile::MAX_DISCRIMINATOR_BYTES,
+                } as u64,
+            ),
+            number(
+                "max_log_lines_per_second",
+                self.max_log_lines_per_second,
+                1,
+                1_000_000,
+            ),
             number("max_rdma_reads", self.max_rdma_reads, 1, 256),
             number("max_in_flight", self.max_in_flight, 1, most_in_flight),
             number(
@@ -126,7 +146,8 @@ impl NicConfig {
             found.push(Mistake::new("max_ptags", text));
         }
         found.extend(self.window_mistake());
-        found.extend(self.host.and_then(host_mistake));
+        let host = self.host.as_ref();
+        found.extend(host.and_then(|host| host.mistake(self.transport)));
         match self.port {
             _ if self.transport == TransportKind::ViTcp => {}
             PortKind::Shm => found.extend(self.shm_mistakes()),
@@ -225,12 +246,15 @@ impl NicConfig {
     }
 }
 
-/// Nobody's address, or everybody's.
-fn host_mistake(host: IpAddr) -> Option<Mistake> {
-    (host.is_unspecified() || host.is_multicast()).then(|| {
-        let text = format!("host = \"{host}\": must be the address of one host");
-        Mistake::new("host", text)
-    })
+impl fmt::Display for FaultConfig {
+    /// Its keys and values.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Number { key, value, .. }) in self.numbers().iter().enumerate() {
+            let space = if index > 0 { " " } else { "" };
+            write!(f, "{space}{key}={value}")?;
+        }
+        Ok(())
+    }
 }
 
 impl FaultConfig {

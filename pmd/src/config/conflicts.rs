@@ -28,7 +28,6 @@ const ONLY: &[Only] = &[
         keys: &[
             "port",
             "segment",
-            "directory",
             "ring_frames",
             "max_stations",
             "neighbour",
@@ -45,6 +44,7 @@ const ONLY: &[Only] = &[
         remedy: "only for transport = \"fc-vi\": remove one of the two",
     },
     Only {
+        // With VI/TCP the port is what it is by default.
         keys: &["segment", "directory", "ring_frames", "max_stations"],
         other: "port",
         holds: |nic| nic.port == PortKind::Shm,

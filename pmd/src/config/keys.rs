@@ -6,7 +6,7 @@ use serde::forward_to_deserialize_any;
 
 use super::file::{File, Inner, Table};
 use super::mistake::Number;
-use super::process::{ApplicationConfig, ProcessConfig, Quota};
+use super::process::{ApplicationConfig, ProcessConfig, QuotaConfig};
 use super::{Config, FaultConfig, NeighbourConfig, NicConfig, TlsConfig};
 
 /// The keys of a table, as its struct has them.
@@ -68,7 +68,7 @@ pub(super) fn unknown<T: Table>(key: &str) -> String {
         (TlsConfig::HEADER, of::<TlsConfig>()),
         (FaultConfig::HEADER, of::<FaultConfig>()),
         (ProcessConfig::HEADER, of::<ProcessConfig>()),
-        (Quota::HEADER, of::<Quota>()),
+        (QuotaConfig::HEADER, of::<QuotaConfig>()),
         (ApplicationConfig::HEADER, of::<ApplicationConfig>()),
     ];
     match tables.iter().find(|(_, keys)| keys.contains(&key)) {
@@ -219,14 +219,14 @@ impl Table for ProcessConfig {
 
     fn inner<'t>(key: &str) -> Option<Inner<'t>> {
         Some(match key {
-            "quota" => Inner::One(File::table::<Quota>),
+            "quota" => Inner::One(File::table::<QuotaConfig>),
             "application" => Inner::Many(File::table::<ApplicationConfig>),
             _ => return None,
         })
     }
 }
 
-impl Table for Quota {
+impl Table for QuotaConfig {
     const HEADER: &'static str = "[process.quota]";
 
     fn numbers() -> Vec<Number> {
@@ -242,7 +242,7 @@ impl Table for ApplicationConfig {
     const HEADER: &'static str = "[[process.application]]";
 
     fn numbers() -> Vec<Number> {
-        Quota::numbers(&Quota::default())
+        QuotaConfig::default().numbers()
     }
 
     fn form(key: &str) -> Option<&'static str> {

@@ -33,6 +33,19 @@ impl ConfigError {
         Self { file, mistakes }
     }
 
+    /// The text of a file.
+    pub(super) fn text(bytes: Vec<u8>) -> Result<String, Self> {
+        String::from_utf8(bytes).map_err(|error| {
+            let before = error
+                .as_bytes()
+                .iter()
+                .take(error.utf8_error().valid_up_to());
+            let line = Some(1 + before.filter(|byte| **byte == b'\n').count());
+            let text = "not UTF-8 text: write other characters in UTF-8, or remove them".to_owned();
+            Self::of(vec![Located { line, text }])
+        })
+    }
+
     /// The file whose mistakes these are.
     pub(super) fn in_file(mut self, file: &Path) -> Self {
         self.file = Some(file.to_owned());

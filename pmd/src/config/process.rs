@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use pmd_port::environment;
 use serde::Deserialize;
 
 use super::mistake::{Mistake, Number, number};
@@ -45,8 +46,13 @@ pub struct ProcessConfig {
     pub max_pending_per_user: u32,
     /// Lines about applications that are logged in a second, at most; what is left out is counted. 1 to 1,000,000.
     pub max_log_lines_per_second: u32,
+    /// An application's share of what a NIC has, where its quota does not say otherwise: one part in so many; 1 to 4096.
+    /// A share is not less than a program needs for a few connections (16 VIs, protection tags and waiting requests, 64
+    /// regions, 64 MiB, 1024 descriptors), nor more than 1024 VIs and tags, 256 waiting requests, 8192 regions, 64 GiB
+    /// and 65536 descriptors. The NIC's own limits hold beside it.
+    pub default_share: u32,
     /// What each application may have.
-    pub quota: Quota,
+    pub quota: QuotaConfig,
     /// Users and groups that may have more or less.
     pub application: Vec<ApplicationConfig>,
 }
@@ -55,7 +61,7 @@ impl Default for ProcessConfig {
     fn default() -> Self {
         Self {
             socket: default_socket(
-                std::env::var_os("XDG_RUNTIME_DIR")
+                environment::variable("XDG_RUNTIME_DIR")
                     .as_deref()
                     .map(Path::new),
             ),
@@ -70,7 +76,8 @@ impl Default for ProcessConfig {
             max_pending_per_process: 128,
             max_pending_per_user: 512,
             max_log_lines_per_second: 50,
-            quota: Quota::default(),
+            default_share: 8,
+            quota: QuotaConfig::default(),
             application: Vec::new(),
         }
     }
@@ -106,31 +113,34 @@ impl core::fmt::Display for Who {
     }
 }
 
-/// What one application may have at a time, on each NIC that it attaches to. The NIC's own limits hold beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// What one application may have at a time, on each NIC that it attaches to: see [`QuotaConfig::on`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// VIs; 1 to 4096.
+    /// VIs.
     pub max_vi: u32,
-    /// Completion queues; 1 to 65536.
+    /// Completion queues.
     pub max_cq: u32,
-    /// Protection tags; 1 to 16,777,216.
+    /// Protection tags.
     pub max_ptags: u32,
-    /// Registered regions; 1 to 65535.
+    /// Registered regions, and files of shared memory that are mapped.
     pub max_regions: u32,
-    /// Registered bytes, counted in whole pages; 4096 to 2^47.
+    /// Registered bytes, counted in whole pages, of shared memory the whole files, each once.
     pub max_registered_bytes: u64,
-    /// Descriptors that are posted and not complete, on all its work queues; 2 to 2^28.
+    /// Descriptors that are posted and not complete, on all its work queues.
     pub max_descriptors: u32,
-    /// Its share of a busy poller, as a weight against the other applications'; 1 to 100.
+    /// Connection requests that it has taken and not answered.
+    pub max_incoming: u32,
+    /// Discriminators that are reserved for its user because it has used them, counted once for each opening.
+    pub max_discriminators: u32,
+    /// Its share of a busy poller, as a weight against the other applications'.
     pub rate_share: u32,
-    /// Calls that block (a connection that is waited for), at a time; 1 to 4096.
+    /// Calls that block (a connection that is waited for), at a time.
     pub max_calls: u32,
-    /// Calls in a second, on average, of all applications of its user together: each takes a turn of the poller, and
-    /// attaching is one. Those of a tenth of a second may come at once; what comes faster waits. 1 to 1,000,000.
+    /// Calls in a second, on average, of all applications of its user together.
     pub max_calls_per_second: u32,
 }
 
+/// What an application has at most where the configuration does not say more.
 impl Default for Quota {
     fn default() -> Self {
         Self {
@@ -140,11 +150,47 @@ impl Default for Quota {
             max_regions: 8192,
             max_registered_bytes: 1 << 36,
             max_descriptors: 65536,
+            max_incoming: 256,
+            max_discriminators: 1024,
             rate_share: 10,
             max_calls: 64,
             max_calls_per_second: 10_000,
         }
     }
+}
+
+/// What each application may have, as the configuration says it. Of what applications of a NIC share, a key that is
+/// absent is one part in [`ProcessConfig::default_share`] of what the NIC has. The NIC's own limits hold beside it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct QuotaConfig {
+    /// VIs; 1 to 4096. Default: a share.
+    pub max_vi: Option<u32>,
+    /// Completion queues, which are in the application; 1 to 65536. Default: 1024.
+    pub max_cq: Option<u32>,
+    /// Protection tags; 1 to 16,777,216. Default: a share.
+    pub max_ptags: Option<u32>,
+    /// Registered regions; 1 to 65535. Default: a share.
+    pub max_regions: Option<u32>,
+    /// Registered bytes, counted in whole pages; 4096 to 2^47. Default: a share.
+    pub max_registered_bytes: Option<u64>,
+    /// Descriptors that are posted and not complete, on all its work queues; 2 to 2^28. Default: a share.
+    pub max_descriptors: Option<u32>,
+    /// Connection requests that it has taken and not answered; 1 to 65536. Default: a share. Beyond them, as many as
+    /// calls wait for one.
+    pub max_incoming: Option<u32>,
+    /// Discriminators that are reserved for its user because it has used them, counted once for each opening; 1 to
+    /// 65536. At the limit the one used longest ago makes room, unless a call waits by it or a VI has it. Default:
+    /// 1024.
+    pub max_discriminators: Option<u32>,
+    /// Its share of a busy poller, as a weight against the other applications'; 1 to 100. Default: 10.
+    pub rate_share: Option<u32>,
+    /// Calls that block (a connection that is waited for), at a time; 1 to 4096. Default: 64.
+    pub max_calls: Option<u32>,
+    /// Calls in a second, on average, of all applications of its user together: each takes a turn of the poller, and
+    /// attaching is one. Those of a tenth of a second may come at once; what comes faster waits. 1 to 1,000,000.
+    /// Default: 10000.
+    pub max_calls_per_second: Option<u32>,
 }
 
 /// What the applications of one user, or of one group, may have. A key that is absent is that of `[process.quota]`.
@@ -155,23 +201,27 @@ pub struct ApplicationConfig {
     pub user: Option<Who>,
     /// Or the group, by name or number.
     pub group: Option<Who>,
-    /// Takes the place of [`Quota::max_vi`].
+    /// Takes the place of [`QuotaConfig::max_vi`].
     pub max_vi: Option<u32>,
-    /// Takes the place of [`Quota::max_cq`].
+    /// Takes the place of [`QuotaConfig::max_cq`].
     pub max_cq: Option<u32>,
-    /// Takes the place of [`Quota::max_ptags`].
+    /// Takes the place of [`QuotaConfig::max_ptags`].
     pub max_ptags: Option<u32>,
-    /// Takes the place of [`Quota::max_regions`].
+    /// Takes the place of [`QuotaConfig::max_regions`].
     pub max_regions: Option<u32>,
-    /// Takes the place of [`Quota::max_registered_bytes`].
+    /// Takes the place of [`QuotaConfig::max_registered_bytes`].
     pub max_registered_bytes: Option<u64>,
-    /// Takes the place of [`Quota::max_descriptors`].
+    /// Takes the place of [`QuotaConfig::max_descriptors`].
     pub max_descriptors: Option<u32>,
-    /// Takes the place of [`Quota::rate_share`].
+    /// Takes the place of [`QuotaConfig::max_incoming`].
+    pub max_incoming: Option<u32>,
+    /// Takes the place of [`QuotaConfig::max_discriminators`].
+    pub max_discriminators: Option<u32>,
+    /// Takes the place of [`QuotaConfig::rate_share`].
     pub rate_share: Option<u32>,
-    /// Takes the place of [`Quota::max_calls`].
+    /// Takes the place of [`QuotaConfig::max_calls`].
     pub max_calls: Option<u32>,
-    /// Takes the place of [`Quota::max_calls_per_second`].
+    /// Takes the place of [`QuotaConfig::max_calls_per_second`].
     pub max_calls_per_second: Option<u32>,
 }
 
@@ -188,6 +238,7 @@ impl ProcessConfig {
         vec![
             number("spin_us", self.spin_us, 0, 10_000_000),
             number("max_applications", self.max_applications, 1, 4096),
+            number("default_share", self.default_share, 1, 4096),
             number(
                 "max_applications_per_user",
                 self.max_applications_per_user.unwrap_or(1),
@@ -263,7 +314,7 @@ impl ProcessConfig {
         let Some(entry) = self.application.get(index) else {
             return Vec::new();
         };
-        let quota = entry.over(&Quota::default());
+        let quota = entry.over(&QuotaConfig::default());
         let numbers = quota.numbers();
         let mut found: Vec<Mistake> = numbers.iter().filter_map(Number::mistake).collect();
         let twice = |same: &dyn Fn(&ApplicationConfig) -> bool| {
@@ -311,25 +362,50 @@ impl ProcessConfig {
     }
 }
 
-impl Quota {
+impl QuotaConfig {
     pub(super) fn numbers(&self) -> Vec<Number> {
+        let most = Quota::default();
+        let or = |key: Option<u32>, most: u32| key.unwrap_or(most);
         vec![
-            number("max_vi", self.max_vi, 1, 4096),
-            number("max_cq", self.max_cq, 1, 65536),
-            number("max_ptags", self.max_ptags, 1, 1 << 24),
-            number("max_regions", self.max_regions, 1, 65535),
+            number("max_vi", or(self.max_vi, most.max_vi), 1, 4096),
+            number("max_cq", or(self.max_cq, most.max_cq), 1, 65536),
+            number("max_ptags", or(self.max_ptags, most.max_ptags), 1, 1 << 24),
+            number(
+                "max_regions",
+                or(self.max_regions, most.max_regions),
+                1,
+                65535,
+            ),
             number(
                 "max_registered_bytes",
-                self.max_registered_bytes,
+                self.max_registered_bytes
+                    .unwrap_or(most.max_registered_bytes),
                 4096,
                 1 << 47,
             ),
-            number("max_descriptors", self.max_descriptors, 2, 1 << 28),
-            number("rate_share", self.rate_share, 1, 100),
-            number("max_calls", self.max_calls, 1, 4096),
+            number(
+                "max_descriptors",
+                or(self.max_descriptors, most.max_descriptors),
+                2,
+                1 << 28,
+            ),
+            number(
+                "max_incoming",
+                or(self.max_incoming, most.max_incoming),
+                1,
+                65536,
+            ),
+            number(
+                "max_discriminators",
+                or(self.max_discriminators, most.max_discriminators),
+                1,
+                65536,
+            ),
+            number("rate_share", or(self.rate_share, most.rate_share), 1, 100),
+            number("max_calls", or(self.max_calls, most.max_calls), 1, 4096),
             number(
                 "max_calls_per_second",
-                self.max_calls_per_second,
+                or(self.max_calls_per_second, most.max_calls_per_second),
                 1,
                 1_000_000,
             ),
@@ -343,21 +419,19 @@ impl Quota {
 
 impl ApplicationConfig {
     /// `quota`, with what this entry says otherwise.
-    pub(super) fn over(&self, quota: &Quota) -> Quota {
-        Quota {
-            max_vi: self.max_vi.unwrap_or(quota.max_vi),
-            max_cq: self.max_cq.unwrap_or(quota.max_cq),
-            max_ptags: self.max_ptags.unwrap_or(quota.max_ptags),
-            max_regions: self.max_regions.unwrap_or(quota.max_regions),
-            max_registered_bytes: self
-                .max_registered_bytes
-                .unwrap_or(quota.max_registered_bytes),
-            max_descriptors: self.max_descriptors.unwrap_or(quota.max_descriptors),
-            rate_share: self.rate_share.unwrap_or(quota.rate_share),
-            max_calls: self.max_calls.unwrap_or(quota.max_calls),
-            max_calls_per_second: self
-                .max_calls_per_second
-                .unwrap_or(quota.max_calls_per_second),
+    pub(super) fn over(&self, quota: &QuotaConfig) -> QuotaConfig {
+        QuotaConfig {
+            max_vi: self.max_vi.or(quota.max_vi),
+            max_cq: self.max_cq.or(quota.max_cq),
+            max_ptags: self.max_ptags.or(quota.max_ptags),
+            max_regions: self.max_regions.or(quota.max_regions),
+            max_registered_bytes: self.max_registered_bytes.or(quota.max_registered_bytes),
+            max_descriptors: self.max_descriptors.or(quota.max_descriptors),
+            max_incoming: self.max_incoming.or(quota.max_incoming),
+            max_discriminators: self.max_discriminators.or(quota.max_discriminators),
+            rate_share: self.rate_share.or(quota.rate_share),
+            max_calls: self.max_calls.or(quota.max_calls),
+            max_calls_per_second: self.max_calls_per_second.or(quota.max_calls_per_second),
         }
     }
 }

@@ -16,15 +16,6 @@ pub enum TransportKind {
 }
 
 impl NicConfig {
-    /// The longest discriminator, in bytes.
-    #[must_use]
-    pub fn max_discriminator_bytes(&self) -> usize {
-        match self.transport {
-            TransportKind::FcVi => fcvi_frame::connect::MAX_DISCRIMINATOR_BYTES,
-            TransportKind::ViTcp => vitcp_lite::profile::MAX_DISCRIMINATOR_BYTES,
-        }
-    }
-
     /// Do FC-VI frames of this NIC go over a wire?
     pub(crate) fn is_on_wire(&self) -> bool {
         self.transport == TransportKind::FcVi && self.port.is_on_wire()

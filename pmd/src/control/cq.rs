@@ -5,7 +5,7 @@ use crate::cq::Room;
 use crate::device::Device;
 use crate::notify::{self, Ended};
 use crate::sync::Ordering;
-use crate::vi::{CqShared, entry_is_live};
+use crate::vi::CqShared;
 
 /// How many entries were asked for, if there may be so many.
 fn checked(device: &Device, entries: u64) -> Outcome<u32> {
@@ -43,23 +43,24 @@ pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) ->
 }
 
 /// Changes the size of a completion queue; what is in it stays, in its order (VIPL 3.6.3). It
-/// never holds fewer entries than descriptors can be posted on the attached work queues.
+/// never holds fewer entries than are in it, or than descriptors can be posted on the attached
+/// work queues.
 pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Outcome<()> {
-    let asked = checked(cq.device, entries)?;
+    let mut needed = checked(cq.device, entries)?.max(cq.needed_entries());
     loop {
-        // The memory is made while nobody has to wait for it; work queues that are attached
-        // meanwhile want more of it.
-        let guess = asked.max(cq.needed_entries());
-        let room = Room::new(guess).ok_or(ControlError::Resource)?;
+        // The memory is made while nobody has to wait for it; more may be needed meanwhile.
+        let room = Room::new(needed).ok_or(ControlError::Resource)?;
         let held = cq.device.hold();
         if !cq.is_live(handle) {
             return Err(ControlError::InvalidParameter);
         }
-        if cq.needed_entries() > guess {
+        // SAFETY: we hold the turn.
+        needed = cq.needed_entries().max(unsafe { cq.ring.len() });
+        if !room.holds(needed) {
             continue;
         }
         // SAFETY: we hold the turn.
-        let old = unsafe { cq.ring.resize(room, entry_is_live) };
+        let old = unsafe { cq.ring.resize(room) };
         drop(held);
         drop(old);
         return Ok(());
@@ -120,6 +121,6 @@ mod tests {
         }
         drop(held);
         calls.join().unwrap();
-        assert!(crate::device::close(device, instance));
+        crate::device::close(device, instance).unwrap();
     }
 }

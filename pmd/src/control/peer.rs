@@ -5,7 +5,7 @@ use std::time::Duration;
 use fcvi_frame::connect::{Attributes, NetAddress};
 use vi_engine::{ConnectCommand, ConnectError, RemoteVi};
 
-use super::{ControlError, Outcome, hold_for_connecting, poller_of, timeout_ns};
+use super::{ControlError, Outcome, hold_for_connecting, poller_of, targets, timeout_ns};
 use crate::progress::wait;
 use crate::sleepers::Event;
 use crate::vi::ViShared;
@@ -21,10 +21,12 @@ pub(crate) fn connect_peer_request(
     let mut held = hold_for_connecting(vi);
     let poller = poller_of(&mut held, vi, handle)?;
     let now_ns = poller.clock.now_ns();
+    // As for a request to a server.
+    poller.serve_port_events(now_ns);
     if poller.failure.is_some() {
         return Err(ControlError::Resource);
     }
-    let targets = poller.neighbours.ports(&remote.host);
+    let targets = targets(vi, poller, remote.host);
     let command = ConnectCommand {
         local: *local,
         remote: *remote,

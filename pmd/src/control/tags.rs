@@ -63,6 +63,6 @@ mod tests {
             destroy_ptag(device, settings.ptag),
             Err(ControlError::InvalidParameter)
         );
-        assert!(crate::device::close(device, instance));
+        crate::device::close(device, instance).unwrap();
     }
 }

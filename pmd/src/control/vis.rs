@@ -1,8 +1,8 @@
 //! VIs made and ended (VIPL 3.2, 3.3.5).
 
 use super::{
-    ControlError, Outcome, attributes, check_settings, cq, poller_of, tell_leniency,
-    working_poller_for,
+    ControlError, LISTEN_TIMEOUT, Outcome, attributes, check_settings, cq, poller_of,
+    start_listening, tell_leniency, working_poller_for,
 };
 use crate::attach::calls;
 use crate::datapath::ViPath;
@@ -115,6 +115,7 @@ pub(crate) fn create_vi(
     settings: &ViSettings,
     cq_handles: (u64, u64),
 ) -> Outcome<u64> {
+    start_listening(device, instance, LISTEN_TIMEOUT)?;
     let mut held = device.hold();
     let (level, tag) = check_settings(device, settings)?;
     let poller = working_poller_for(&mut held, device, instance)?;

@@ -49,6 +49,11 @@ impl Host for Datapath {
     }
 
     #[inline]
+    fn is_failing(&self, vi: ViIndex) -> bool {
+        !self.failed.is_empty() && self.failed.contains(&vi)
+    }
+
+    #[inline]
     fn transmit_data(
         &mut self,
         vi: ViIndex,
@@ -197,6 +202,12 @@ impl Host for Datapath {
         )
     }
 
+    fn names_region(&mut self, vi: ViIndex, handle: u32) -> bool {
+        let regions = self.regions;
+        let tag = self.vi(vi).map(|path| path.tag);
+        tag.is_some_and(|tag| regions.is_of(handle, tag))
+    }
+
     #[inline]
     fn place_rdma_write(
         &mut self,
@@ -286,7 +297,8 @@ impl Host for Datapath {
         let Some(path) = self.vi(vi) else {
             return;
         };
-        let mut event = AsyncEvent::of_vi(path.handle, path.shared.instance(), error);
+        let (device, handle) = (path.shared.device, path.handle);
+        let mut event = AsyncEvent::of_vi(handle, path.shared.instance(), error);
         match path.client {
             // In order with what completes: the VI may be gone when a handler is called.
             Some(client) => {
@@ -298,6 +310,9 @@ impl Host for Datapath {
                 self.clients.report(client, &event);
             }
             None => self.events.push(event),
+        }
+        if error == AsyncError::ConnectionLost && self.lowered_mtu.is_some() {
+            self.note_break_by_mtu(device, handle);
         }
     }
 

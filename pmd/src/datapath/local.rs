@@ -5,9 +5,10 @@ use vi_engine::{Moved, Operation, ViIndex};
 
 use super::{Datapath, ViPath};
 use crate::descriptor::DataSegment;
+use crate::memory::Access;
+use crate::memory::copy::{self, LAST_BYTES, before_ordered};
 use crate::memory::table::RegionTable;
 use crate::memory::transfer::{End, Fault, Mover, Named, Remote};
-use crate::memory::{Access, copy};
 use crate::post::{Cursor, still_valid};
 use crate::queue::Slot;
 
@@ -256,9 +257,9 @@ fn move_send(
     walked && fits
 }
 
-/// Moves bytes of data segments to one place as [`copy::write_in_order`] does: whoever polls the
-/// last bytes sees them last, and 8-byte aligned words whole, also those of which two segments
-/// have a part each. False if the segments end before.
+/// Moves bytes of data segments to one place as [`copy::write_in_order`] does: a program that
+/// polls the last bytes sees them last, and 8-byte aligned words whole, also those of which two
+/// segments have a part each. False if the segments end before.
 ///
 /// # Safety
 /// The segments were found valid for reading in this turn, and `to .. to + bytes` for writing.
@@ -270,32 +271,36 @@ unsafe fn write_in_order(
     bytes: u32,
 ) -> bool {
     let head = (to.wrapping_neg() & 7).min(u64::from(bytes)) as u32;
-    let words = (bytes - head) & !7;
-    let tail = bytes - head - words;
-    // SAFETY: the bytes in front of the first whole word, if there is one.
-    let mut fits = unsafe { move_bytes(cursor, segments, offset_bytes, to, head) };
-    let (first, end) = (to + u64::from(head), to + u64::from(head + words));
-    if words > 0 {
-        let offset_bytes = offset_bytes + head;
+    let before = before_ordered(to, bytes as usize) as u32;
+    let mut fits = true;
+    if before > 0 {
+        // SAFETY: the bytes in front of the first whole word, if there are any.
+        fits = unsafe { move_bytes(cursor, segments, offset_bytes, to, head) };
+        let (at, body) = (to + u64::from(head), before - head);
         // SAFETY: whole words from an aligned place on, all but the last.
-        fits = fits && unsafe { move_words(cursor, segments, offset_bytes, first, words - 8) };
-        let mut last = [0u8; 8];
-        fits = fits
-            && cursor.walk(segments, offset_bytes + words - 8, 8, |from, range| {
+        fits = fits && unsafe { move_words(cursor, segments, offset_bytes + head, at, body) };
+    }
+    let mut last = [0u8; LAST_BYTES];
+    let Some(last) = last.get_mut(..(bytes - before) as usize) else {
+        return false;
+    };
+    fits = fits
+        && cursor.walk(
+            segments,
+            offset_bytes + before,
+            last.len(),
+            |from, range| {
                 if let Some(part) = last.get_mut(range) {
                     // SAFETY: inside a segment that the caller found valid.
                     unsafe { copy::read(from, part) };
                 }
-            });
-        if !fits {
-            return false;
-        }
-        // SAFETY: the last whole word of the target.
-        unsafe { copy::write_in_order(end - 8, &last) };
+            },
+        );
+    if fits {
+        // SAFETY: the last bytes of the target.
+        unsafe { copy::write_in_order(to + u64::from(before), last) };
     }
-    copy::in_order();
-    // SAFETY: the bytes behind the last whole word.
-    fits && unsafe { move_bytes(cursor, segments, offset_bytes + head + words, end, tail) }
+    fits
 }
 
 /// Moves bytes of data segments to one place, in any order.

@@ -150,9 +150,7 @@ pub(crate) enum Place {
     Reading(u32),
     /// The oldest claimed receive.
     Receiving,
-    /// What a peer writes, at this address and handle.
-    Written((u64, u32)),
-    /// What a peer reads.
+    /// What a peer reads, at this address and handle.
     Read((u64, u32)),
 }
 
@@ -244,11 +242,8 @@ impl Datapath {
                     }
                 }
             }
-            Place::Written((address, handle)) | Place::Read((address, handle)) => {
-                let access = match place {
-                    Place::Written(_) => Access::RemoteWrite,
-                    _ => Access::RemoteRead,
-                };
+            Place::Read((address, handle)) => {
+                let access = Access::RemoteRead;
                 let at = address.checked_add(u64::from(offset_bytes));
                 let allowed = |at: &u64| regions.check(handle, tag, *at, u64::from(bytes), access);
                 match at.filter(allowed) {
@@ -395,7 +390,7 @@ fn slot_of<'p>(
         Place::Receiving if path.claimed > 0 => {
             (&path.shared.recv, 0, &mut path.recv_cursor, Access::Write)
         }
-        Place::Receiving | Place::Written(_) | Place::Read(_) => return None,
+        Place::Receiving | Place::Read(_) => return None,
     };
     let cursor = cursor.of(queue.sequence(ahead));
     // SAFETY: we run under the turn, which the borrow of the path stands for; there is no other

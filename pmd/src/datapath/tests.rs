@@ -7,6 +7,7 @@ use fcvi_frame::connect::{Discriminator, NetAddress};
 
 mod coalesced;
 mod forked;
+mod lost_descriptor;
 mod shortcut;
 
 use super::*;
@@ -148,7 +149,7 @@ impl End {
         // SAFETY: a line of the test's own that is not posted.
         unsafe { at.write(descriptor) };
         // SAFETY: registered, and left alone until the test is over.
-        unsafe { work::post(self.vi, queue, at, region, work::WhenFull::Break) }.unwrap();
+        unsafe { work::post(self.vi, queue, at, region, work::WhenFull::Break, 0) }.unwrap();
     }
 
     fn post_send(&self, line: u64, operation: u16, segments: &[DataSegment]) {
@@ -211,7 +212,7 @@ impl End {
     }
 
     fn close(self) {
-        assert!(crate::device::close(self.device, self.nic));
+        crate::device::close(self.device, self.nic).unwrap();
     }
 }
 
@@ -261,7 +262,7 @@ fn pair(test: &str, reliability: u16, change: impl Fn(&mut NicConfig)) -> (End, 
         loop {
             match nic::connect_request(near.vi, &own, &there, Some(PATIENCE)) {
                 Ok(_) => break,
-                Err(ControlError::NoMatch | ControlError::NotReachable) => {
+                Err(ControlError::NoMatch) => {
                     assert!(!server.is_finished(), "the server gave up");
                 }
                 Err(error) => panic!("{error:?}"),
@@ -471,6 +472,28 @@ fn a_descriptor_whose_memory_goes_while_it_is_in_flight_breaks_the_vi() {
         near.close();
         far.close();
     }
+}
+
+/// Another thread may have every turn that follows the post.
+#[test]
+fn send_on_idle_vi_is_flushed_by_its_post_though_the_vi_waits_to_be_served() {
+    let config = NicConfig {
+        segment: format!("unit-{}-flushed-post", std::process::id()),
+        ..NicConfig::default()
+    };
+    let end = End::new(&config, RELIABLE_DELIVERY);
+    let index = crate::vi::vi_of(end.vi).unwrap().index;
+    {
+        let mut held = end.device.hold();
+        let poller = held.as_mut().unwrap().engine_mut().unwrap();
+        poller.path.enqueue(index);
+    }
+    end.post_send(0, control::OP_SEND_RECV, &[]);
+    let vi = crate::vi::vi_of(end.vi).unwrap();
+    let flushed = status::DONE | status::DESC_FLUSHED_ERROR | status::OP_SEND;
+    let found = work::reap(vi, end.vi, Queue::Send).unwrap();
+    assert!(matches!(found, Done::Completed { status, .. } if status == flushed));
+    end.close();
 }
 
 #[test]

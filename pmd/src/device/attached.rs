@@ -30,6 +30,8 @@ pub(super) struct Attached {
     protection: Option<Protection>,
     link: Mutex<Option<Arc<Link>>>,
     native_mtu_bytes: AtomicU32,
+    /// VIs and regions that this program may have.
+    quota: (u32, u32),
     posting: Posting,
 }
 
@@ -58,6 +60,12 @@ impl Device {
     pub(crate) fn native_mtu_bytes(&self) -> Option<u32> {
         let attached = self.attached.as_ref()?;
         Some(attached.native_mtu_bytes.load(Ordering::Relaxed))
+    }
+
+    /// VIs and regions that this program may have.
+    pub(crate) fn quota(&self) -> (u32, u32) {
+        let own = (self.config.max_vi, self.config.max_regions);
+        self.attached.as_ref().map_or(own, |there| there.quota)
     }
 
     /// What is posted, where the engine is another process's, which allows so much.
@@ -163,6 +171,7 @@ pub(crate) fn attach_as(
             protection,
             link: Mutex::new(None),
             native_mtu_bytes: AtomicU32::new(description.native_mtu_bytes),
+            quota: (description.quota_vis, description.quota_regions),
             posting: Posting::new(description.max_descriptors),
         })
     })?;
@@ -176,7 +185,7 @@ pub(crate) fn attach_as(
     match opening::open_remote(device, path) {
         Ok(remote) => Ok((device, device.instances.open(device.number, remote))),
         Err(error) => {
-            device.join(device.take_down());
+            device.abandon();
             Err(error)
         }
     }

@@ -3,9 +3,34 @@
 use super::Device;
 use crate::datapath::PathCounters;
 use crate::driver::Driver;
+use crate::sync::Ordering;
 use crate::transport::Transport;
 
+/// Entries that full completion queues have dropped.
+const CQ_OVERRUNS: &str = "cq_overruns";
+
 impl Device {
+    /// Counts entries that a full completion queue has dropped, and logs the first ones.
+    #[cold]
+    pub(crate) fn count_cq_overruns(&self, entries: u64) {
+        if self.cq_overruns.fetch_add(entries, Ordering::Relaxed) == 0 {
+            let line = "a completion queue is full: entries whose descriptor was taken without \
+                        them are dropped, counted as cq_overruns; this is logged once";
+            self.log_limited(log::Level::Warn, format_args!("{line}"));
+        }
+    }
+
+    fn cq_overruns(&self) -> u64 {
+        self.cq_overruns.load(Ordering::Relaxed)
+    }
+
+    /// Replaces, in counters of the datapath process, what this program counts: its completion
+    /// queues are here.
+    pub(crate) fn add_own_counts(&self, counters: &mut [(String, u64)]) {
+        let overruns = counters.iter_mut().filter(|(name, _)| name == CQ_OVERRUNS);
+        overruns.for_each(|(_, count)| *count = self.cq_overruns());
+    }
+
     /// Counters of the data path and the engine, by name.
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
         let held = self.hold();
@@ -17,9 +42,9 @@ impl Device {
         let discovery = poller.discovery.iter().flat_map(|d| d.counters());
         let discovery: Vec<_> = discovery.collect();
         let PathCounters {
-            cq_overruns,
             lost_descriptors,
             tx_no_room,
+            breaks_by_mtu,
         } = poller.path.counters;
         let client_faults = poller.path.mover.client_faults;
         let mut stats = poller.path.port.stats();
@@ -31,9 +56,10 @@ impl Device {
         let exchanges = poller.engine.fc_vi().map(|engine| engine.exchange_usage());
         let (exchanges_open, exchanges_dead) = exchanges.unwrap_or_default();
         let own = [
-            ("cq_overruns", cq_overruns),
+            (CQ_OVERRUNS, self.cq_overruns()),
             ("lost_descriptors", lost_descriptors),
             ("tx_no_room", tx_no_room),
+            ("breaks_by_mtu", breaks_by_mtu),
             ("client_memory_faults", client_faults),
             ("events_dropped", self.events.dropped()),
             ("vis", vis as u64),

@@ -30,7 +30,7 @@ pub(crate) mod transfer;
 use place::Owner;
 
 pub use client::obey_ptrace_rules;
-pub use offered::{Offered, shared_memory_of};
+pub(crate) use offered::{mapped_files, shared_memory_of};
 pub use pages::LockPolicy;
 pub use shared::SharedMemory;
 pub(crate) use table::{RegionAttributes, RegionError};

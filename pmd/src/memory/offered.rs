@@ -1,22 +1,61 @@
 //! What a process can offer of its memory so that another one maps it: allocations of
 //! [`super::SharedMemory`], and memory of memfd_create(2) that the program mapped itself.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use super::mapped::facts_of;
+use super::mapped::{FileId, facts_of};
 use super::pages::page_range;
 
 /// Pages that another process can map.
 #[derive(Debug)]
-pub struct Offered {
+pub(crate) struct Offered {
     /// A descriptor of the memory, of its own; for reading and writing, sealed against shrinking.
-    pub memory: OwnedFd,
+    pub(crate) memory: OwnedFd,
     /// Where in it the first page is.
-    pub offset_bytes: u64,
-    /// Of all pages.
-    pub bytes: u64,
+    pub(crate) offset_bytes: u64,
+    /// The program mapped it itself.
+    pub(crate) is_own: bool,
+}
+
+impl Offered {
+    /// Allocates all pages of the file, not only those of the range: a process that maps it takes
+    /// none that it would have to allocate itself. What fails here it finds missing. A file longer
+    /// than `most_bytes` is not mapped, and left as it is.
+    pub(crate) fn allocate_pages(&self, most_bytes: u64) {
+        let fd = self.memory.as_raw_fd();
+        // SAFETY: takes no memory of ours.
+        let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+        let bytes = facts_of(self.memory.as_fd()).map_or(0, |facts| facts.bytes);
+        // Sealed against punching it has its pages.
+        if seals & libc::F_SEAL_FUTURE_WRITE != 0 || bytes == 0 || bytes > most_bytes {
+            return;
+        }
+        let (anywhere, kind) = (core::ptr::null_mut(), libc::MAP_SHARED | libc::MAP_POPULATE);
+        let len_bytes = bytes as usize;
+        // SAFETY: without MAP_FIXED the kernel chooses a range that nobody uses.
+        let pages = unsafe { libc::mmap(anywhere, len_bytes, libc::PROT_READ, kind, fd, 0) };
+        if pages != libc::MAP_FAILED {
+            // SAFETY: mapped above, and used by nobody.
+            unsafe { libc::munmap(pages, len_bytes) };
+        }
+    }
+}
+
+/// The files that are mapped shared and writable; `None` if the memory map cannot be read.
+pub(crate) fn mapped_files() -> Option<HashSet<FileId>> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let file = |line| parse(line)?.2;
+    let id = |file: MappedFile| {
+        let (major, minor) = file.device;
+        FileId {
+            device: libc::makedev(major, minor),
+            inode: file.inode,
+        }
+    };
+    Some(maps.lines().filter_map(file).map(id).collect())
 }
 
 /// Finds the shared memory in which the pages of a range wholly lie: those that a registration of
@@ -27,9 +66,12 @@ pub struct Offered {
 /// reading and writing, of memory that has `F_SEAL_SHRINK`, and if one of the program's open
 /// descriptors, for reading and writing, is of that memory still.
 ///
+/// Not for programs: by the descriptor safe code could write, as a file, what others have borrowed
+/// as a slice.
+///
 /// # Errors
 /// What a descriptor costs: `EMFILE`, `ENFILE`.
-pub fn shared_memory_of(address: u64, bytes: u64) -> io::Result<Option<Offered>> {
+pub(crate) fn shared_memory_of(address: u64, bytes: u64) -> io::Result<Option<Offered>> {
     let Some((base, end)) = page_range(address, bytes).filter(|(base, end)| base < end) else {
         return Ok(None);
     };
@@ -47,7 +89,7 @@ pub fn shared_memory_of(address: u64, bytes: u64) -> io::Result<Option<Offered>>
     Ok(Some(Offered {
         memory,
         offset_bytes: mapped.offset_bytes,
-        bytes: end - base,
+        is_own: true,
     }))
 }
 
@@ -124,7 +166,7 @@ fn open_descriptor(file: &MappedFile) -> io::Result<Option<OwnedFd>> {
             continue;
         }
         // SAFETY: takes and gives a number; another thread may have closed it meanwhile.
-        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, libc::STDERR_FILENO + 1) };
         if copy < 0 {
             match io::Error::last_os_error() {
                 closed if closed.raw_os_error() == Some(libc::EBADF) => continue,

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::sync::{AtomicU8, Ordering};
+
 /// Bytes of a page; regions are registered on this granularity (VIPL 3.4.3).
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
@@ -52,6 +54,26 @@ pub(crate) fn writable(base: u64, end: u64) -> Option<bool> {
             Err(libc::EINVAL) => from_maps(base, end),
             Err(_) => None,
         },
+    }
+}
+
+/// Has the pages of a shared mapping there, so that touching them is no page fault. The pages are
+/// writable, and stay what they are.
+///
+/// # Errors
+/// What madvise(2) says: a page cannot be had.
+pub(super) fn populate(base: u64, end: u64) -> std::io::Result<()> {
+    match advise(base, end, POPULATE_WRITE) {
+        // Kernels before 5.14 do not know it.
+        Err(libc::EINVAL) => {
+            for page in (base..end).step_by(PAGE_BYTES as usize) {
+                // SAFETY: mapped, as the caller says; others use it as atomic bytes, too.
+                let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };
+                byte.load(Ordering::Relaxed);
+            }
+            Ok(())
+        }
+        done => done.map_err(std::io::Error::from_raw_os_error),
     }
 }
 

@@ -38,7 +38,7 @@ impl Owner {
 /// addresses say.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// We mapped the pages of the region.
+    /// In a file that we mapped.
     Mapped(MappedMemory),
     /// In the application only.
     Foreign(Arc<Client>),
@@ -67,7 +67,7 @@ impl Place {
         match self {
             Self::Mapped(memory) => Some(Here {
                 address: memory.address() + offset_bytes,
-                watch: memory.watch()?,
+                watch: memory.watch(),
             }),
             Self::Foreign(_) => None,
         }

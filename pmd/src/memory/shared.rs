@@ -7,11 +7,14 @@
 use core::ptr::NonNull;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use pmd_port::descriptor_number::above_standard_streams;
 
 use super::offered::Offered;
 use super::pages::PAGE_BYTES;
+use crate::attach::offers;
 use crate::fork;
 
 /// What is allocated, by its address.
@@ -50,7 +53,14 @@ fn allocations() -> Guard {
 /// It is freed on drop. Registered memory must not be freed before it is deregistered (VIPL
 /// 3.4.3). After fork(2) parent and child see the same bytes: this is shared memory, and what one
 /// writes the other reads. It counts as shared memory of the program (`Shmem` of
-/// `/proc/meminfo`), and each allocation holds one descriptor open.
+/// `/proc/meminfo`), and each allocation holds one descriptor open, which no safe call gives away:
+/// by it the memory could be written as a file.
+///
+/// ```compile_fail,E0425
+/// let memory = pmd::SharedMemory::allocate(4096)?;
+/// pmd::shared_memory_of(memory.address().as_ptr().addr() as u64, 4096)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct SharedMemory {
     address: NonNull<u8>,
@@ -105,7 +115,8 @@ impl SharedMemory {
         self.len_bytes
     }
 
-    /// The bare address, which the program keeps until it gives it back by [`Self::from_raw`].
+    /// The bare address, of which the program takes care until it gives it back by
+    /// [`Self::from_raw`]; it is never unmapped otherwise.
     pub fn into_raw(self) -> NonNull<u8> {
         let this = core::mem::ManuallyDrop::new(self);
         if let Some(allocation) = allocations().get_mut(&key(this.address)) {
@@ -116,7 +127,17 @@ impl SharedMemory {
 
     /// What [`Self::into_raw`] gave this address for. `None`: it gave none such, or it was given
     /// back before.
-    pub fn from_raw(address: NonNull<u8>) -> Option<Self> {
+    ///
+    /// # Safety
+    /// Whoever has the address from [`Self::into_raw`] leaves the memory to the value that this
+    /// gives: it is unmapped with it.
+    ///
+    /// ```compile_fail,E0133
+    /// let address = pmd::SharedMemory::allocate(4096)?.into_raw();
+    /// drop(pmd::SharedMemory::from_raw(address));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub unsafe fn from_raw(address: NonNull<u8>) -> Option<Self> {
         let mut allocations = allocations();
         let allocation = allocations.get_mut(&key(address)).filter(|one| one.raw)?;
         allocation.raw = false;
@@ -135,7 +156,9 @@ impl Drop for SharedMemory {
         // address still is bound not to use it.
         let done = unsafe { libc::munmap(self.address.as_ptr().cast(), self.len_bytes) };
         debug_assert_eq!(done, 0, "munmap: {}", io::Error::last_os_error());
-        drop(allocation);
+        if let Some(allocation) = allocation {
+            offers::free(allocation.memory.as_fd());
+        }
     }
 }
 
@@ -170,7 +193,7 @@ fn create() -> io::Result<OwnedFd> {
         let fd = unsafe { libc::memfd_create(c"viaduct".as_ptr(), flags) };
         if fd >= 0 {
             // SAFETY: the descriptor is new and nobody else has it.
-            return Ok(unsafe { OwnedFd::from_raw_fd(fd) });
+            return above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) });
         }
         last = io::Error::last_os_error();
         // Kernels before 6.3 do not know the flag.
@@ -194,7 +217,7 @@ pub(super) fn find(base: u64, end: u64) -> io::Result<Option<Offered>> {
     Ok(Some(Offered {
         memory: allocation.memory.try_clone()?,
         offset_bytes: inside,
-        bytes: end - base,
+        is_own: false,
     }))
 }
 

@@ -2,8 +2,9 @@
 //!
 //! Lookups take no lock. An entry is valid while its key equals the handle: it
 //! is written while the key is 0 and published with a Release store; a reader
-//! loads the key (Acquire), the fields, and the key again. Handles carry a
-//! generation, so that a stale one does not name the region that took its place.
+//! loads the key (Acquire), the fields, and the key again. Handles carry a random
+//! generation, so that a stale one does not name the region that took its place,
+//! and peers cannot predict one (ADR 0041).
 //! Whoever removes an entry holds the NIC's turn, so the poll loop never sees
 //! one go in the middle of a turn.
 
@@ -107,6 +108,14 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Checks tag and owner.
+    #[inline]
+    fn is_of(self, tag: TagCheck) -> bool {
+        // A VI without a tag is the rare one.
+        let differs = (self.grant ^ tag.0) >> OWNER_SHIFT;
+        differs == 0 || (tag.number() == 0 && differs & OWNER == 0)
+    }
+
     /// May the range be used so? Sums are checked: nothing wraps.
     #[inline]
     pub(crate) fn allows(
@@ -125,10 +134,10 @@ impl View {
             Access::RemoteWrite => WRITABLE | RDMA_WRITE,
             Access::RemoteRead => RDMA_READ,
         };
-        // A VI without a tag is the rare one.
-        let differs = (self.grant ^ tag.0) >> OWNER_SHIFT;
-        let fits = differs == 0 || (tag.number() == 0 && differs & OWNER == 0);
-        fits && self.base <= address && end <= self.end && self.grant as u32 & needs == needs
+        self.is_of(tag)
+            && self.base <= address
+            && end <= self.end
+            && self.grant as u32 & needs == needs
     }
 }
 
@@ -199,6 +208,24 @@ impl RegionTable {
         // load it shows that no other region was written here meanwhile.
         fence(Ordering::Acquire);
         (entry.key.load(Ordering::Relaxed) == handle).then_some(view)
+    }
+
+    /// Checks whether a handle names a region of this tag and owner.
+    pub(crate) fn is_of(&self, handle: u32, tag: TagCheck) -> bool {
+        self.view(handle).is_some_and(|view| view.is_of(tag))
+    }
+
+    /// Bytes from an address to the end of a region, if tag and rights allow this access.
+    pub(crate) fn bytes_from(
+        &self,
+        handle: u32,
+        tag: TagCheck,
+        address: u64,
+        access: Access,
+    ) -> Option<u64> {
+        let view = self.view(handle)?;
+        let allowed = view.allows(tag, address, 0, access);
+        allowed.then(|| view.end - address)
     }
 
     /// May the range of a region be used so?

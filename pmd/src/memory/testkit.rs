@@ -185,6 +185,22 @@ pub(crate) fn sealed_file(bytes: u64) -> OwnedFd {
     memory_file(libc::MFD_ALLOW_SEALING, bytes, libc::F_SEAL_SHRINK)
 }
 
+/// As [`sealed_file`], with all of its pages.
+pub(crate) fn filled_file(bytes: u64) -> OwnedFd {
+    let file = File::from(sealed_file(bytes));
+    file.write_all_at(&vec![0; bytes as usize], 0).unwrap();
+    file.into()
+}
+
+/// Punches a hole into a file; false if that is refused.
+pub(crate) fn punch(fd: &OwnedFd, offset_bytes: u64, bytes: u64) -> bool {
+    use std::os::fd::AsRawFd;
+    let (at, len) = (offset_bytes as libc::off_t, bytes as libc::off_t);
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: takes no memory of ours.
+    unsafe { libc::fallocate(fd.as_raw_fd(), mode, at, len) == 0 }
+}
+
 /// Maps all of a file, shared.
 pub(crate) fn map_file(fd: &OwnedFd, bytes: u64, rights: libc::c_int) -> NonNull<u8> {
     use std::os::fd::AsRawFd;

@@ -12,16 +12,18 @@ use core::mem::MaybeUninit;
 
 use crate::descriptor::DataSegment;
 use crate::memory::client::{Client, MAX_PIECES, piece};
+use crate::memory::copy::{LAST_BYTES, WORD_BYTES, before_last_word, before_ordered};
 use crate::memory::place::Location;
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
 use crate::post::Cursor;
+use crate::sync::{Ordering, fence};
 
 /// Bytes on their way from one client to another.
 const STAGING_BYTES: usize = 256 << 10;
-/// An aligned word and what may stand behind it.
-const LAST_BYTES: usize = 15;
-const WORD_BYTES: usize = 8;
+/// Pieces of a write in order that one call of the kernel makes: all of them where stores become
+/// visible in the order in which they are made. Elsewhere each is a call, with a fence before it.
+const ORDERED_PIECES: usize = if cfg!(target_arch = "x86_64") { 3 } else { 1 };
 
 /// Which end's memory cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,11 +174,7 @@ impl Mover {
         if !regions.check(to.handle, to.tag, to.address, whole, Access::RemoteWrite) {
             return Err(Fault::Target);
         }
-        let body = match before_last_word(to.address, bytes as usize) {
-            // There is no aligned word: it is short.
-            all if all == bytes as usize => 0,
-            body => body,
-        };
+        let body = before_ordered(to.address, bytes as usize);
         let offset_bytes = from.offset_bytes;
         let segments = [DataSegment {
             address: to.address,
@@ -242,15 +240,19 @@ impl Mover {
                     0 => (0, 0),
                     last => (WORD_BYTES, last - WORD_BYTES),
                 };
-                let far = [(0, body), (body, word), (body + word, tail)]
-                    .map(|(from, bytes)| piece(at + from as u64, bytes));
-                let near = [piece(
-                    payload.as_ptr().expose_provenance() as u64,
-                    payload.len(),
-                )];
-                let written = client.is_alive(self.turn)
+                let parts = [(0, body), (body, word), (body + word, tail)];
+                let source = payload.as_ptr().expose_provenance() as u64;
+                let near = parts.map(|(from, bytes)| piece(source + from as u64, bytes));
+                let far = parts.map(|(from, bytes)| piece(at + from as u64, bytes));
+                let calls = near.chunks(ORDERED_PIECES).zip(far.chunks(ORDERED_PIECES));
+                let mut written = client.is_alive(self.turn);
+                for (near, far) in calls {
+                    // Release: its partner is the application's load of the bytes that it polls,
+                    // which the kernel stores for us.
+                    fence(Ordering::Release);
                     // SAFETY: the payload is read only.
-                    && unsafe { client.write(&near, &far) }.is_ok();
+                    written = written && unsafe { client.write(near, far) }.is_ok();
+                }
                 if !written {
                     self.client_faults += 1;
                     return Err(Fault::Target);
@@ -258,16 +260,6 @@ impl Mover {
                 Ok(())
             }
         }
-    }
-}
-
-/// How many of so many bytes stand before the last aligned word among them; all, if there is
-/// none.
-fn before_last_word(at: u64, bytes: usize) -> usize {
-    let words_end = (at + bytes as u64) & !(WORD_BYTES as u64 - 1);
-    match words_end.checked_sub(WORD_BYTES as u64) {
-        Some(word) if word >= at => (word - at) as usize,
-        _ => bytes,
     }
 }
 

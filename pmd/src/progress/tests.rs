@@ -50,7 +50,7 @@ fn a_doorbell_rung_while_the_thread_goes_to_rest_is_answered() {
         sleep_shortly(device, &source);
     });
     assert!(!device.doorbells.any(), "drained by who rang it");
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_doorbell_is_drained_by_the_thread_that_polls_or_by_who_rings_it() {
     assert!(!device.doorbells.any(), "which leaves none behind");
     device.ring(ViIndex(3));
     assert!(!device.doorbells.any(), "it only looks: drained at once");
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn a_doorbell_rung_while_the_nics_thread_is_at_the_turn_is_left_to_it() {
     assert!(device.doorbells.any(), "left to the thread");
     stop_draining(device);
     assert!(!device.doorbells.any(), "which answers it after its visit");
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_thread_that_polls_sends_the_resting_one_back() {
     let source = go_to_rest(device, || ());
     device.poll();
     sleep_shortly(device, &source);
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn what_waits_for_room_is_tried_again_after_a_part_of_the_time_it_waited() {
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn a_wait_finds_what_is_announced_while_it_lies_down() {
         });
     }
     assert!(!device.sleepers.any());
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 /// A NIC of a datapath process; this test plays its core.
@@ -184,7 +184,7 @@ fn who_waits_beside_a_core_looks_once_and_takes_no_turn_of_its_own() {
     }
     assert_eq!(turns(), before);
     assert!(!device.sleepers.any());
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn who_waits_beside_a_core_finds_what_is_announced() {
         });
     }
     assert!(!device.sleepers.any());
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn who_waits_beside_a_core_that_sleeps_wakes_it() {
     lie_down(50_000_000);
     let limit = Some(Duration::from_millis(1));
     assert_eq!(wait(device, Event::CONTROL, limit, look), Ok(()));
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }
 
 #[test]
@@ -279,5 +279,5 @@ fn a_core_oversleeps_an_earlier_timer_and_what_waits_for_room() {
         let mbuf = poller.path.batch.pop().unwrap();
         poller.path.port.free(mbuf);
     }
-    assert!(crate::device::close(device, instance));
+    crate::device::close(device, instance).unwrap();
 }

@@ -28,6 +28,7 @@ const MOST_CLOSED: u32 = 5;
 pub(super) enum Event {
     Begin,
     TcpFailed(ConnectError),
+    TcpNotYet,
     TcpEstablished,
     TcpClosed,
     Accept,
@@ -87,7 +88,7 @@ impl ViTcp {
                 let (state, action) = state.on(active(event));
                 request.machine = Machine::Active(state);
                 match action {
-                    ActiveAction::SetUpTcp if event == Event::TcpClosed => Action::Wait,
+                    ActiveAction::SetUpTcp if event != Event::Begin => Action::Wait,
                     ActiveAction::SetUpTcp => Action::SetUp,
                     ActiveAction::SendRequest | ActiveAction::AnswerChallenge => Action::Send,
                     ActiveAction::Connected => Action::Connected,
@@ -98,7 +99,7 @@ impl ViTcp {
                 }
             }
             Machine::Peer(state) => {
-                let waits = matches!(event, Event::NoMatch | Event::TcpClosed);
+                let waits = matches!(event, Event::NoMatch | Event::TcpClosed | Event::TcpNotYet);
                 let (state, action) = state.on(peer(event));
                 request.machine = Machine::Peer(state);
                 match action {
@@ -200,6 +201,7 @@ impl ViTcp {
         let ends = [local, remote].map(|host| End {
             host,
             port: self.settings.port,
+            scope: self.settings.scope,
         });
         self.counters.count(Counter::Connecting);
         let credentials = self.credentials.as_ref();
@@ -294,12 +296,15 @@ impl ViTcp {
             return Event::TcpClosed;
         }
         let host = request.remote.host;
-        log::warn!("TLS with {host}: it closes the connection: does it speak TLS at this port?");
+        let line = format_args!(
+            "TLS with {host}: it closes the connection: does it speak TLS at this port?"
+        );
+        self.log_limited(log::Level::Warn, line);
         self.counters.count(Counter::DropTlsHandshake);
         Event::Reject(ConnectError::Rejected)
     }
 
-    /// The TCP connection of a request could not be made.
+    /// Handles a failed TCP connect: an error for the consumer, or a retry (VIPL 3.3.4, 3.3.6).
     fn set_up_failed(
         &mut self,
         now_ns: u64,
@@ -309,20 +314,42 @@ impl ViTcp {
     ) {
         self.counters.count(Counter::ConnectingFailed);
         let own = self.settings.host;
-        let request = self.endpoint_mut(vi).and_then(|ep| ep.request());
-        let here = request.is_some_and(|request| request.remote.host == own);
-        let again = match error.kind() {
-            // We listen here, or another program does for us: the port is changing hands.
-            std::io::ErrorKind::ConnectionRefused => here,
-            // It was made, and closed before we looked.
-            std::io::ErrorKind::ConnectionReset => true,
-            _ => false,
-        };
-        if again {
-            self.wait_to_ask(now_ns, vi);
+        let Some(request) = self.endpoint_mut(vi).and_then(|ep| ep.request()) else {
             return;
+        };
+        let remote = request.remote.host;
+        let is_client = matches!(request.machine, Machine::Active(_));
+        let event = match error.raw_os_error() {
+            // The host answers, and no program listens there. At our own address another program
+            // does: the port is being handed over.
+            Some(libc::ECONNREFUSED) if is_client && remote != own => {
+                Event::TcpFailed(ConnectError::NoMatch)
+            }
+            // No answer. EHOSTUNREACH: address resolution failed, here or at the last router. A
+            // connection that is reset was accepted, and closed before we polled it.
+            Some(
+                libc::ECONNREFUSED
+                | libc::ECONNRESET
+                | libc::ETIMEDOUT
+                | libc::EHOSTUNREACH
+                | libc::EHOSTDOWN,
+            ) => Event::TcpNotYet,
+            // Descriptors, memory, or ports of our own are used up.
+            Some(
+                libc::EMFILE
+                | libc::ENFILE
+                | libc::ENOMEM
+                | libc::ENOBUFS
+                | libc::EADDRINUSE
+                | libc::EAGAIN,
+            ) => Event::TcpFailed(ConnectError::Resources),
+            // ENETUNREACH and its like: there is no route.
+            _ => Event::TcpFailed(ConnectError::NotReachable),
+        };
+        if let Event::TcpFailed(ConnectError::Resources | ConnectError::NotReachable) = event {
+            let line = format_args!("connection request to {remote}: TCP connect failed: {error}");
+            self.log_limited(log::Level::Warn, line);
         }
-        let event = Event::TcpFailed(reason_of(error));
         self.request_event(now_ns, vi, event, path);
     }
 
@@ -443,6 +470,7 @@ fn active(event: Event) -> ActiveEvent {
     match event {
         Event::Begin => ActiveEvent::Request,
         Event::TcpFailed(_) => ActiveEvent::TcpFailed,
+        Event::TcpNotYet => ActiveEvent::TcpNotYet,
         Event::TcpEstablished => ActiveEvent::TcpEstablished,
         Event::TcpClosed => ActiveEvent::TcpClosed,
         Event::Accept => ActiveEvent::Accept,
@@ -457,6 +485,7 @@ fn peer(event: Event) -> PeerEvent {
     match event {
         Event::Begin => PeerEvent::Request,
         Event::TcpFailed(_) => PeerEvent::TcpFailed,
+        Event::TcpNotYet => PeerEvent::TcpNotYet,
         Event::TcpEstablished => PeerEvent::TcpEstablished,
         Event::TcpClosed => PeerEvent::TcpClosed,
         Event::Accept => PeerEvent::Accept,
@@ -464,14 +493,6 @@ fn peer(event: Event) -> PeerEvent {
         Event::Challenge => PeerEvent::Challenge,
         Event::NoMatch => PeerEvent::NoMatch,
         Event::Timeout => PeerEvent::Timeout,
-    }
-}
-
-/// What it means that TCP could not connect. A host that refuses has no VI provider.
-fn reason_of(error: &std::io::Error) -> ConnectError {
-    match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => ConnectError::Resources,
-        _ => ConnectError::NotReachable,
     }
 }
 

@@ -9,6 +9,7 @@
 //!    |<------ Connect Accept: proof ------------|
 //! ```
 
+use fcvi_frame::connect::HostAddress;
 use vi_engine::ConnectError;
 use vitcp_lite::keyed::{Acceptance, Answer, Challenge, Nonce, Proof, Says, Statement};
 use vitcp_lite::machine::passive::PassiveEvent;
@@ -23,6 +24,7 @@ use super::connection::{Connection, Stage};
 use super::counters::Counter;
 use super::keys::{Key, Keys, fresh};
 use super::timers::Key as Timer;
+use crate::config::ip_address;
 
 /// What two ends prove on a connection that they have a key.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +156,10 @@ impl ViTcp {
             (*state, _) = state.on(PassiveEvent::Disproved);
         }
         let far = connection.far.address().ip();
-        log::debug!("{far}: a connection request is refused: {why:?}");
+        log::debug!(
+            "connection request of {far} refused: counter={}",
+            why.name()
+        );
         self.counters.count(why);
         let (kind, error) = (SegmentType::ConnectReject, refusal(IsCode::Security));
         self.refuse(now_ns, number, header.message, (kind, error));
@@ -246,8 +251,9 @@ impl ViTcp {
     pub(super) fn refuse_answer(&mut self, number: u32, counter: Counter, why: &str) {
         self.counters.count(counter);
         if let Some(connection) = self.connection(number) {
-            let (near, far) = (connection.near.address(), connection.far.address());
-            log::warn!("{} cannot connect to {}: {why}", near.ip(), far.ip());
+            let far = connection.far.address();
+            let line = format_args!("connection to {} refused: {why}", far.ip());
+            self.log_limited(log::Level::Warn, line);
         }
     }
 
@@ -256,9 +262,10 @@ impl ViTcp {
         let has = (self.keys.as_ref()).is_none_or(|keys| keys.of(host).is_some());
         if !has {
             self.counters.count(Counter::DropNoKey);
-            let (near, far) = (self.own_end(), super::socket::End { host, port: 0 });
-            let [near, far] = [near, far].map(|end| end.address().ip());
-            log::warn!("{near} cannot connect to {far}: key_file of this NIC has no key for it");
+            let far = ip_address(HostAddress(host));
+            let line =
+                format_args!("no connection to {far}: key_file of this NIC has no key for it");
+            self.log_limited(log::Level::Warn, line);
         }
         has
     }

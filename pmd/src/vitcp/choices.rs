@@ -62,14 +62,16 @@ pub(super) fn compare(ep: &Endpoint, theirs: &CeHeader, says: Says) -> Result<()
     if attributes_of(theirs, params.level).reliability != params.level.wire() {
         return Err(ConnectError::ReliabilityLevel);
     }
-    let is_agreed = match says {
-        Says::Asker => theirs.attributes.negotiates,
-        // The lesser of both, by the draft.
-        Says::Accepter => theirs.mtu_bytes < params.max_transfer_bytes,
+    let ours = params.max_transfer_bytes;
+    let fits = match says {
+        // The lesser of both is agreed.
+        Says::Asker => ep.choices.negotiates || theirs.mtu_bytes == ours,
+        Says::Accepter if ep.choices.negotiates => theirs.mtu_bytes <= ours,
+        Says::Accepter => theirs.mtu_bytes == ours,
     };
-    let same = theirs.mtu_bytes == params.max_transfer_bytes;
-    match same || (ep.choices.negotiates && is_agreed) {
-        true => Ok(()),
-        false => Err(ConnectError::MaxTransferSize),
+    if fits {
+        Ok(())
+    } else {
+        Err(ConnectError::MaxTransferSize)
     }
 }

@@ -13,6 +13,7 @@ use super::connection::{Connection, Phase, Stage};
 use super::counters::Counter;
 use super::guests::Guest;
 use super::in_flight::Kind;
+use super::look::READS_AT_ONCE;
 use super::secure::{is_breach, is_cut};
 use super::timers::Key;
 use super::transmit::said;
@@ -115,9 +116,11 @@ impl ViTcp {
         let at_once = matches!(ending, Ending::Left | Ending::Lost);
         self.counters.count(Counter::Breaks);
         self.timers.clear(Key::Answer(vi.0));
+        let refused = connection.rx.misses.refused();
         self.put(number, connection);
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.phase = Phase::Error;
+            ep.refused_accesses = refused;
         }
         path.set_state(vi, EndpointState::Error);
         path.flush_sends(vi);
@@ -295,7 +298,7 @@ impl ViTcp {
 
     /// The NIC goes down: every connection is closed, and what can be written at once is. What TCP
     /// has taken has `ulp_timeout_ms` to arrive: closed before, it is lost as soon as the other end says
-    /// anything.
+    /// anything. Takes no longer than that and one visit of a connection, whatever and however much peers send.
     pub(crate) fn leave_network(&mut self) {
         let begun = Instant::now();
         let most = Duration::from_nanos(self.settings.answer_ns);
@@ -317,7 +320,7 @@ impl ViTcp {
             }
         }
         loop {
-            lingering.retain(|number| self.lingers(*number));
+            lingering.retain(|number| begun.elapsed() >= most || self.lingers(*number));
             let left = most.saturating_sub(begun.elapsed());
             if lingering.is_empty() || left.is_zero() {
                 break;
@@ -340,19 +343,25 @@ impl ViTcp {
             return false;
         };
         connection.finished = connection.finished || connection.stream.cut();
-        let over = loop {
-            match connection.stream.drain(&mut self.buffer) {
-                Ok(0) => break true,
-                Ok(_) => {}
-                Err(error) => break !super::is_for_later(&error),
-            }
-        };
+        let over = is_over(|| connection.stream.drain(&mut self.buffer));
         let lingers = !over && (!connection.finished || connection.stream.has_unheard());
         if !lingers {
             self.remove(number);
         }
         lingers
     }
+}
+
+/// Reads what a peer still sends to a connection that ends, as much as one visit may. True if it has ended, too.
+fn is_over(mut read: impl FnMut() -> io::Result<usize>) -> bool {
+    for _ in 0..READS_AT_ONCE {
+        match read() {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return !super::is_for_later(&error),
+        }
+    }
+    false
 }
 
 /// Writes segments of the procedure as far as TCP takes them. False if it is gone.
@@ -495,6 +504,11 @@ fn fail_in_flight(
                 false => path.complete_send(vi, Status::FLUSHED, 0),
             }
         }
+        if path.is_failing(vi) {
+            // The caller flushes the rest.
+            flight.fault = None;
+            return;
+        }
     }
     let mut status = status(kind);
     // It is behind the one that is named, or is that one.
@@ -517,6 +531,28 @@ fn fail_held(vi: ViIndex, connection: &mut Connection, path: &mut Datapath) {
             true => path.complete_send(vi, Status::OK, entry.length_bytes),
             false => path.complete_send(vi, Status::FLUSHED, 0),
         }
+        if path.is_failing(vi) {
+            return;
+        }
     }
     path.complete_send(vi, status, 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visit_of_a_connection_whose_peer_never_pauses_ends() {
+        let mut reads = 0;
+        let over = is_over(|| {
+            reads += 1;
+            assert!(reads <= READS_AT_ONCE, "the peer decides");
+            Ok(1)
+        });
+        assert!(!over);
+        assert!(is_over(|| Ok(0)));
+        assert!(!is_over(|| Err(io::ErrorKind::WouldBlock.into())));
+        assert!(is_over(|| Err(io::ErrorKind::ConnectionReset.into())));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use vi_engine::misses::ConnectionMisses;
 use vi_engine::{ConnId, ConnectError, EndpointState, Level, RemoteVi, ViIndex, ViParams};
 use vitcp_lite::machine::active::ActiveState;
 use vitcp_lite::machine::passive::PassiveState;
@@ -119,9 +120,30 @@ pub(super) struct RxMessage {
     pub(super) kind: RxKind,
     pub(super) write: bool,
     pub(super) placed_bytes: u32,
+    /// Of an RDMA write, behind what is placed.
+    pub(super) held: HeldBytes,
     /// Of payload that came, placed or not.
     pub(super) offset_bytes: u32,
     pub(super) immediate: Option<u32>,
+}
+
+/// The beginning of an aligned word whose other bytes have not come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldBytes {
+    bytes: [u8; 8],
+    count: usize,
+}
+
+impl HeldBytes {
+    /// Holds bytes behind those that it has, as many as an aligned word has room for.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes[self.count..][..bytes.len()].copy_from_slice(bytes);
+        self.count += bytes.len();
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.count]
+    }
 }
 
 /// The segment whose payload comes.
@@ -154,6 +176,8 @@ pub(super) struct Rx {
     pub(super) used: u32,
     /// Reads of the peer that are served at a time.
     pub(super) reads_accepted: u16,
+    /// RDMA accesses of the peer that were refused.
+    pub(super) misses: ConnectionMisses,
 }
 
 /// One TCP connection.
@@ -253,6 +277,8 @@ pub(super) struct Endpoint {
     pub(super) phase: Phase,
     pub(super) outcome: Option<Result<RemoteVi, ConnectError>>,
     pub(super) peer_request: Option<PeerRequest>,
+    /// RDMA accesses of the peer that were refused on the last connection that broke.
+    pub(super) refused_accesses: u32,
 }
 
 impl Endpoint {
@@ -263,6 +289,7 @@ impl Endpoint {
             phase: Phase::Idle,
             outcome: None,
             peer_request: None,
+            refused_accesses: 0,
         }
     }
 
@@ -351,6 +378,7 @@ impl Rx {
             posted: None,
             used: 0,
             reads_accepted: 0,
+            misses: ConnectionMisses::default(),
         }
     }
 }

@@ -9,6 +9,12 @@ macro_rules! counters {
         pub(super) enum Counter { $($(#[doc = $doc])+ $variant,)+ }
 
         const NAMES: &[&str] = &[$($name,)+];
+
+        impl Counter {
+            pub(super) fn name(self) -> &'static str {
+                NAMES[self as usize]
+            }
+        }
     };
 }
 
@@ -41,6 +47,12 @@ counters! {
     DropNoDescriptor => "drop_no_descriptor",
     /// An RDMA write or read that was refused.
     DropRdmaProtection => "drop_rdma_protection",
+    /// RDMA accesses of peers whose handle names no region of the VI's tag.
+    RdmaMisses => "rdma_misses",
+    /// RDMA accesses refused without a look-up, because too many of the same host missed.
+    DropRdmaLimited => "drop_rdma_limited",
+    /// Connections broken because too many RDMA accesses of the peer were refused.
+    RdmaMissBreaks => "rdma_miss_breaks",
     /// Segments of messages that were given up.
     DropDiscarded => "drop_discarded",
     /// Messages that came with Transmit Error, or ended too early.
@@ -105,6 +117,12 @@ counters! {
     HandedOver => "handed_over",
     /// Connections taken over from other processes of this host.
     TakenOver => "taken_over",
+    /// Programs of this host that connected to share the port and were rejected: of another user, or
+    /// too many.
+    DropLocal => "drop_local_program",
+    /// Times that other programs of this host were neither accepted nor read, since too many
+    /// descriptors that other processes made wait to be closed.
+    LocalPauses => "local_pauses",
 }
 
 /// One number for each.

@@ -15,6 +15,7 @@ use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVeri
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use crate::config::TlsConfig;
+use crate::log_limiter::LogLimiter;
 
 /// Longer files hold no certificates of one host.
 const MOST_FILE_BYTES: u64 = 1 << 20;
@@ -25,6 +26,7 @@ const OTHERS: u32 = 0o077;
 pub(crate) struct Credentials {
     pub(super) asking: Arc<ClientConfig>,
     pub(super) asked: Arc<ServerConfig>,
+    pub(super) log_limiter: &'static LogLimiter,
 }
 
 impl Credentials {
@@ -32,7 +34,11 @@ impl Credentials {
     ///
     /// # Errors
     /// What is wrong with which file of which key, and what to do.
-    pub(crate) fn read(config: &TlsConfig, host: IpAddr) -> Result<Self, String> {
+    pub(crate) fn read(
+        config: &TlsConfig,
+        host: IpAddr,
+        log_limiter: &'static LogLimiter,
+    ) -> Result<Self, String> {
         let TlsConfig {
             certificate,
             private_key,
@@ -75,6 +81,7 @@ impl Credentials {
         Ok(Self {
             asking: Arc::new(asking),
             asked: Arc::new(asked),
+            log_limiter,
         })
     }
 }

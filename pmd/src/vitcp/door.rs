@@ -11,24 +11,27 @@
 //!                     +---- Back: nobody waits any more ------------+
 //! ```
 
+mod local;
 mod members;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use pmd_port::fork::Descriptor;
 
 use serde::{Deserialize, Serialize};
 use vitcp_lite::CeHeader;
 use vitcp_lite::keyed::Nonce;
 
 use super::ViTcp;
+use super::counters::Counter;
 use super::socket::{End, Listening, is_for_later};
 use super::timers::Key;
-use crate::attach::socket::{Listener, Socket};
+use crate::attach::socket::Socket;
 use crate::datapath::Datapath;
+
+use local::{LocalAddress, LocalListener};
 
 /// The upper half of the numbers under which the sockets of this room are watched; no connection
 /// has it as its generation.
@@ -45,11 +48,10 @@ const MEMBERS: u32 = 3;
 const MAX_MEMBERS: usize = 1024;
 /// The keeper is told again after so long if it could not be told.
 const AGAIN_NS: u64 = 10_000_000;
-/// Whoever has the port is given so long to answer by its name: a keeper that goes leaves the port
-/// to a member, which takes the name as soon as it hears of that.
-const PATIENCE: Duration = Duration::from_secs(1);
 /// Members that come in, in one look.
 const MEMBERS_AT_ONCE: u32 = 32;
+/// Messages of one program that are read in one look: more than the system lets one queue.
+const MESSAGES_AT_ONCE: u32 = 512;
 
 /// What the programs of a host say to each other.
 #[derive(Serialize, Deserialize)]
@@ -116,13 +118,38 @@ struct Member {
     waits: BTreeMap<What, Waiting>,
 }
 
+/// Whether a NIC listens at its TCP port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ListenState {
+    /// It listens: alone, as keeper, or as member.
+    Listening,
+    /// Another program has the port and does not share it. A keeper that ends leaves the port to a member:
+    /// then a later try succeeds.
+    PortTaken,
+    /// It cannot listen.
+    Failed,
+}
+
+/// Why a NIC is neither keeper nor member.
+enum ListenError {
+    /// As [`ListenState::PortTaken`].
+    PortTaken(io::Error),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for ListenError {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
 enum Role {
     /// Nobody has waited yet.
     None,
     /// The only program at this port: what TLS knows of a connection cannot be handed on.
     Alone,
     Keeper {
-        name: Listener,
+        local: LocalListener,
         members: Vec<Member>,
         next_member: u32,
     },
@@ -142,10 +169,13 @@ pub(super) struct Door {
     listening: Option<Listening>,
     /// What our consumers wait for may have changed since the keeper was told.
     pub(super) news: bool,
-    /// Nobody is let in for want of descriptors.
-    paused: bool,
+    /// TCP connections are not accepted, for want of descriptors.
+    tcp_paused: bool,
+    /// Other programs of the host are neither accepted nor read: for want of descriptors, or because
+    /// too many that they passed wait to be released.
+    local_paused: bool,
     /// Requests that members have given back, and are not looked at yet.
-    backs: VecDeque<(OwnedFd, Handed)>,
+    backs: VecDeque<(Descriptor, Handed)>,
 }
 
 struct Fd<'a>(BorrowedFd<'a>);
@@ -160,25 +190,37 @@ fn watched(what: u32) -> u64 {
     u64::from(DOORS) << 32 | u64::from(what)
 }
 
-/// The name of the keeper's socket: outside of the file system, in the network namespace.
-fn name(at: End) -> PathBuf {
-    let name = format!("\0viaduct/vi-tcp/{}", at.address());
-    PathBuf::from(std::ffi::OsStr::from_bytes(name.as_bytes()))
-}
-
 impl Door {
     pub(super) fn new() -> Self {
         Self {
             role: Role::None,
             listening: None,
             news: false,
-            paused: false,
+            tcp_paused: false,
+            local_paused: false,
             backs: VecDeque::new(),
         }
     }
 
     pub(super) fn has_backs(&self) -> bool {
         !self.backs.is_empty()
+    }
+
+    /// The sockets that other programs of the host write to, and what each is watched as.
+    fn local_sockets(&self) -> impl Iterator<Item = (Fd<'_>, u32)> {
+        let (one, members) = match &self.role {
+            Role::None | Role::Alone => (None, [].as_slice()),
+            Role::Member { keeper, .. } => (Some((keeper.as_fd(), KEEPER)), [].as_slice()),
+            Role::Keeper { local, members, .. } => {
+                let name = (local.listener().as_fd(), NAME);
+                (Some(name), members.as_slice())
+            }
+        };
+        let members = members.iter();
+        let members = members.map(|member| (member.socket.as_fd(), member.number));
+        one.into_iter()
+            .chain(members)
+            .map(|(fd, what)| (Fd(fd), what))
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -195,21 +237,31 @@ impl Door {
 
 impl ViTcp {
     /// Listens: from the first VI on [VI/TCP 4.3], or from when a consumer waits for a request, if
-    /// that is sooner. False if it cannot be.
-    pub(super) fn open_door(&mut self) -> bool {
-        let had_it = self.door.listening.is_some();
-        if !self.door.is_open()
-            && let Err(error) = self.find_role(PATIENCE)
-        {
-            log::error!("{}: cannot listen: {error}", self.own_end().address());
-            // Nobody would let in who comes there.
-            self.door.listening.take_if(|_| !had_it);
+    /// that is sooner. Logs `PortTaken` at the last try only.
+    pub(crate) fn start_listening(&mut self, is_last_try: bool) -> ListenState {
+        if self.door.is_open() {
+            return ListenState::Listening;
         }
-        self.door.is_open()
+        let had_it = self.door.listening.is_some();
+        let (opened, error) = match self.find_role() {
+            Ok(()) => return ListenState::Listening,
+            Err(ListenError::PortTaken(error)) => (ListenState::PortTaken, error),
+            Err(ListenError::Failed(error)) => (ListenState::Failed, error),
+        };
+        // Nobody would let in who comes there.
+        self.door.listening.take_if(|_| !had_it);
+        if is_last_try || opened == ListenState::Failed {
+            self.log_limited(log::Level::Error, format_args!("cannot listen: {error}"));
+        }
+        opened
     }
 
     /// Nobody comes in any more: another program of this host goes on.
     pub(super) fn close_door(&mut self) {
+        for (socket, _) in self.door.local_sockets() {
+            // Each stays open until it is released.
+            self.watch.remove(socket);
+        }
         if let Some(listening) = self.door.listening() {
             // Members have it open: nothing else would make the system forget it.
             self.watch.remove(listening);
@@ -229,62 +281,64 @@ impl ViTcp {
         })?;
         self.door.listening = Some(listening);
         self.door.role = Role::Alone;
-        self.watch_door()
+        self.watch_tcp()
     }
 
-    /// Becomes keeper or member. Who has the port is given so long to answer by its name.
-    fn find_role(&mut self, patience: Duration) -> io::Result<()> {
+    /// Becomes keeper or member. Never waits.
+    fn find_role(&mut self) -> Result<(), ListenError> {
+        crate::sys::without_signals(pmd_port::release::start)?;
         let at = self.own_end();
-        let path = name(at);
-        let begun = Instant::now();
-        loop {
-            // Whoever has the port has the name, too, or is about to take it.
-            let listening = match self.door.listening.take() {
-                Some(listening) => Ok(listening),
-                None => Listening::bind(at),
-            };
-            let taken = match listening {
-                Ok(listening) => match Listener::bind(&path) {
-                    Ok(name) => return self.keep(listening, name),
-                    Err(error) => {
-                        self.door.listening = Some(listening);
-                        error
-                    }
-                },
-                Err(error) => error,
-            };
-            if taken.kind() != io::ErrorKind::AddrInUse {
-                return Err(taken);
-            }
-            match Socket::connect_at_once(&path) {
-                Ok(keeper) => return self.join(keeper),
-                // Nobody listens by that name, or nobody lets in who waits there.
-                Err(error)
-                    if error.kind() != io::ErrorKind::ConnectionRefused
-                        && !is_for_later(&error) =>
-                {
-                    return Err(error);
+        let address = LocalAddress::of(self.local_directory.as_deref(), at)?;
+        let listening = match self.door.listening.take() {
+            Some(listening) => Ok(listening),
+            None => Listening::bind(at),
+        };
+        let address = match listening {
+            Ok(listening) => {
+                // Kept also without a role: as long as one program has it, TCP completes connections.
+                self.door.listening = Some(listening);
+                match address.listen()? {
+                    Ok(local) => return Ok(self.keep(local)?),
+                    Err(address) => address,
                 }
-                Err(_) if begun.elapsed() >= patience => {
-                    let text = "a program has the port that shares it with none, as those with TLS: \
-                                set another tcp_port, or have a datapath process serve both";
-                    return Err(io::Error::new(taken.kind(), text));
-                }
-                Err(_) => std::thread::yield_now(),
             }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => address,
+            Err(error) => return Err(error.into()),
+        };
+        match address.connect() {
+            Ok(keeper) => Ok(self.join(keeper)?),
+            // No program accepts there, or too many wait for that.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+                ) || is_for_later(&error) =>
+            {
+                let text = format!(
+                    "another program has the port and does not share it with this one. It is of \
+                     another user or container, uses TLS, or has another `directory` or XDG_RUNTIME_DIR \
+                     than this one, which uses {}: set another tcp_port, or have one datapath process \
+                     serve both",
+                    address.directory().display()
+                );
+                Err(ListenError::PortTaken(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    text,
+                )))
+            }
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn keep(&mut self, listening: Listening, name: Listener) -> io::Result<()> {
-        name.set_nonblocking()?;
-        self.door.listening = Some(listening);
-        self.door.paused = false;
+    fn keep(&mut self, local: LocalListener) -> io::Result<()> {
+        self.door.tcp_paused = false;
+        self.door.local_paused = false;
         self.door.role = Role::Keeper {
-            name,
+            local,
             members: Vec::new(),
             next_member: MEMBERS,
         };
-        let watched = self.watch_door();
+        let watched = self.watch_tcp().and_then(|()| self.watch_local());
         if watched.is_err() {
             self.door.role = Role::None;
         }
@@ -295,13 +349,14 @@ impl ViTcp {
         if keeper.peer()?.uid != nix::unistd::geteuid().as_raw() {
             return Err(io::Error::new(
                 io::ErrorKind::AddrInUse,
-                "a program of another user has the port: set another tcp_port, or have a \
+                "a program of another user has the port: set another tcp_port, or have one \
                  datapath process serve both",
             ));
         }
         keeper.take_descriptors();
         self.watch
             .add_while_readable(Fd(keeper.as_fd()), watched(KEEPER))?;
+        self.door.local_paused = false;
         self.door.role = Role::Member {
             keeper,
             said: BTreeMap::new(),
@@ -314,7 +369,8 @@ impl ViTcp {
     /// The keeper is gone, and nobody has taken its place yet; or what could not be done before is tried again.
     pub(super) fn try_door_again(&mut self, now_ns: u64) {
         if !self.door.is_open()
-            && let Err(error) = self.find_role(Duration::ZERO)
+            && let Err(ListenError::PortTaken(error) | ListenError::Failed(error)) =
+                self.find_role()
         {
             log::debug!(
                 "{}: nobody keeps the port: {error}",
@@ -323,36 +379,69 @@ impl ViTcp {
             self.timers.set(now_ns + AGAIN_NS, Key::Door);
             return;
         }
-        if core::mem::take(&mut self.door.paused)
-            && let Err(error) = self.watch_door()
-        {
-            log::error!("nobody is let in: {error}");
+        let resumed = (|| {
+            if self.door.tcp_paused {
+                self.watch_tcp()?;
+                self.door.tcp_paused = false;
+            }
+            if self.door.local_paused && !pmd_port::release::is_full() {
+                self.watch_local()?;
+                self.door.local_paused = false;
+            }
+            Ok::<_, io::Error>(())
+        })();
+        if let Err(error) = resumed {
+            let line = format_args!("not watched: {error}");
+            self.log_limited(log::Level::Error, line);
             self.pause_door(now_ns);
+        } else if self.door.local_paused {
+            self.timers.set(now_ns + AGAIN_NS, Key::Door);
         }
         self.tell_keeper(now_ns);
     }
 
-    /// Nobody is let in for a while: no descriptor is left for one.
+    /// Accepts and reads nothing for a while: no descriptor is left.
     pub(super) fn pause_door(&mut self, now_ns: u64) {
-        self.door.paused = true;
+        self.door.tcp_paused = true;
         if let Some(listening) = self.door.listening() {
             self.watch.remove(listening);
         }
-        if let Role::Keeper { name, .. } = &self.door.role {
-            self.watch.remove(Fd(name.as_fd()));
+        self.pause_local(now_ns);
+    }
+
+    /// Neither accepts nor reads other programs of the host for a while.
+    fn pause_local(&mut self, now_ns: u64) {
+        self.door.local_paused = true;
+        for (socket, _) in self.door.local_sockets() {
+            self.watch.remove(socket);
         }
         self.timers.set(now_ns + AGAIN_NS, Key::Door);
     }
 
-    /// Has the system tell of who comes in.
-    fn watch_door(&self) -> io::Result<()> {
-        if let Some(listening) = self.door.listening() {
-            self.watch
-                .add_while_readable(listening, watched(LISTENING))?;
+    /// Pauses other programs of the host, and returns true, if descriptors that they passed have filled the
+    /// queue of the release thread: then no more of them may come in.
+    fn is_local_paused(&mut self, now_ns: u64) -> bool {
+        if !self.door.local_paused && pmd_port::release::is_full() {
+            self.counters.count(Counter::LocalPauses);
+            self.pause_local(now_ns);
         }
-        if let Role::Keeper { name, .. } = &self.door.role {
-            self.watch
-                .add_while_readable(Fd(name.as_fd()), watched(NAME))?;
+        self.door.local_paused
+    }
+
+    /// Has the system tell of TCP connections that come in.
+    fn watch_tcp(&self) -> io::Result<()> {
+        match self.door.listening() {
+            Some(listening) => self.watch.add_while_readable(listening, watched(LISTENING)),
+            None => Ok(()),
+        }
+    }
+
+    /// Has the system tell of other programs of the host.
+    fn watch_local(&self) -> io::Result<()> {
+        for (socket, what) in self.door.local_sockets() {
+            // One may be watched already, where another could not be.
+            self.watch.remove(&socket);
+            self.watch.add_while_readable(socket, watched(what))?;
         }
         Ok(())
     }
@@ -363,7 +452,7 @@ impl ViTcp {
             LISTENING => self.let_in(now_ns),
             NAME => self.let_members_in(now_ns),
             KEEPER => self.hear_keeper(now_ns, path),
-            member => self.hear_member(member),
+            member => self.hear_member(now_ns, member),
         }
     }
 }

@@ -36,11 +36,7 @@ pub(super) struct Listener {
 
 impl ViTcp {
     /// A consumer waits for one request with this discriminator (VIPL 3.3.1).
-    /// `None` if the port cannot be listened at.
-    pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> Option<u64> {
-        if !self.open_door() {
-            return None;
-        }
+    pub(crate) fn listen(&mut self, now_ns: u64, discriminator: Discriminator) -> u64 {
         self.next_listener += 1;
         self.listeners.push(Listener {
             id: self.next_listener,
@@ -49,7 +45,7 @@ impl ViTcp {
         });
         self.door.news = true;
         self.tell_keeper(now_ns);
-        Some(self.next_listener)
+        self.next_listener
     }
 
     /// The request that this listener matched, once; the listener is gone then.
@@ -214,14 +210,18 @@ impl ViTcp {
         Some(outcome)
     }
 
-    /// The procedure of a VI came to nothing: it is Idle again, receives posted on it stay.
+    /// Completes a connection attempt with an error. The VI returns to Idle and keeps its receives,
+    /// except that `NotReachable` moves a reliable VI to Error and flushes them (VIPL 3.3.4).
     pub(super) fn conclude(&mut self, vi: ViIndex, error: ConnectError, path: &mut Datapath) {
         self.door.news = true;
         self.timers.clear(Key::Request(vi.0));
         let Some(ep) = self.endpoint_mut(vi) else {
             return;
         };
-        let phase = core::mem::replace(&mut ep.phase, Phase::Idle);
+        let breaks =
+            error == ConnectError::NotReachable && ep.params.level != Level::UnreliableDelivery;
+        let after = if breaks { Phase::Error } else { Phase::Idle };
+        let phase = core::mem::replace(&mut ep.phase, after);
         ep.conclude(Err(error));
         if let Phase::Asking(request) = phase {
             self.ask_again.extend(request.theirs);
@@ -229,7 +229,12 @@ impl ViTcp {
                 self.remove(number);
             }
         }
-        path.set_state(vi, EndpointState::Idle);
+        if breaks {
+            path.set_state(vi, EndpointState::Error);
+            path.flush_receives(vi);
+        } else {
+            path.set_state(vi, EndpointState::Idle);
+        }
         path.control_event(Waiter::Outcome(vi));
     }
 
@@ -250,10 +255,16 @@ impl ViTcp {
         let Some(params) = self.endpoint(vi).map(|ep| ep.params) else {
             return;
         };
-        let Some(connection) = self.connection_mut(number) else {
+        let Self {
+            connections,
+            misses,
+            ..
+        } = self;
+        let Some(Some(connection)) = connections.get_mut(number as usize) else {
             return;
         };
         connection.stage = Stage::Connected(vi);
+        connection.rx.misses = misses.connect(Some(HostAddress(connection.far.host)));
         let guest = connection.guest.take();
         let (segment_bytes, timestamps) = connection.stream.segment_bytes();
         let reliable = params.level != Level::UnreliableDelivery;
@@ -313,7 +324,6 @@ impl ViTcp {
                     Level::ReliableDelivery => ExactLevel::Delivery,
                     Level::ReliableReception => ExactLevel::Reception,
                 },
-                negotiates: ep.choices.negotiates,
             },
             mtu_bytes: params.max_transfer_bytes,
             calling: short(names.calling),

@@ -20,7 +20,7 @@ use crate::datapath::stream::Pieces;
 const BEHIND_BYTES: usize = 4 << 10;
 /// Connections that one look serves, and system calls for each.
 const CONNECTIONS_AT_ONCE: usize = 32;
-const READS_AT_ONCE: u32 = 4;
+pub(super) const READS_AT_ONCE: u32 = 4;
 /// System calls in vain before a look is over.
 const QUICK_READS: u32 = 3;
 /// So many looks in a row are left out behind calls of a stream.
@@ -151,7 +151,7 @@ impl ViTcp {
             if !connection.may_read {
                 break;
             }
-            match self.read(vi, params, &mut connection, path) {
+            match self.read(now_ns, (vi, params), &mut connection, path) {
                 Ok(something) => came |= something,
                 Err(why) => {
                     ending = Some(why);
@@ -177,16 +177,18 @@ impl ViTcp {
     /// One system call's worth of what came for a VI. True if anything did.
     fn read(
         &mut self,
-        vi: ViIndex,
-        params: ViParams,
+        now_ns: u64,
+        (vi, params): (ViIndex, ViParams),
         connection: &mut Connection,
         path: &mut Datapath,
     ) -> Result<bool, Ending> {
         let mut receiver = Receiver {
+            now_ns,
             vi,
             params,
             connection,
             path,
+            misses: &mut self.misses,
             counters: &mut self.counters,
         };
         self.pieces.clear();

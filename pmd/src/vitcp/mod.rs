@@ -12,6 +12,7 @@
 //! | `choices` | what VIs want of connections beyond the guide |
 //! | `keys`, `challenge` | keys that are shared with other hosts, and who has to prove to have one |
 //! | `door` | one TCP port for all programs of a host |
+//! | `local_peer` | the other end of a connection within the NIC |
 //! | `guests` | places of connections that are no VI's yet, or none any more |
 //! | `closing` | connections ended |
 //! | `transmit`, `gather` | descriptors cut into segments, and one system call's worth of them |
@@ -24,9 +25,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::fmt::Arguments;
 use std::io;
+use std::path::PathBuf;
 
-use vi_engine::{ConnId, EndpointState, ViIndex, ViParams};
+use vi_engine::misses::PeerMisses;
+use vi_engine::{ConnId, EndpointState, MissLimits, ViIndex, ViParams};
 
 use fcvi_frame::connect::HostAddress;
 use pmd_port::PortStats;
@@ -35,6 +39,7 @@ use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 use crate::choices::ViChoices;
 use crate::datapath::Datapath;
 use crate::datapath::stream::Pieces;
+use crate::log_limiter::LogLimiter;
 
 mod active;
 mod challenge;
@@ -50,6 +55,7 @@ mod gather;
 mod guests;
 mod in_flight;
 mod keys;
+mod local_peer;
 mod look;
 mod passive;
 mod port;
@@ -62,6 +68,7 @@ mod warm;
 
 pub(crate) use counters::Counters;
 pub(crate) use credentials::Credentials;
+pub(crate) use door::ListenState;
 pub(crate) use keys::Keys;
 pub(crate) use port::StreamPort;
 
@@ -91,6 +98,8 @@ const LOOKS_BETWEEN: core::ops::RangeInclusive<u32> = 4..=32;
 pub(crate) struct Settings {
     pub(crate) host: HostAddress,
     pub(crate) port: u16,
+    /// The interface of link-local addresses; 0 without one.
+    pub(crate) scope: u32,
     pub(crate) max_vi: u32,
     /// Connections that are no VI's, at most.
     pub(crate) max_incoming: u32,
@@ -103,6 +112,10 @@ pub(crate) struct Settings {
     /// A request that found nobody is made again after so long at first.
     pub(crate) retry_ns: u64,
     pub(crate) probe_ms: u64,
+    /// Limits on RDMA accesses of a host whose handle names no region.
+    pub(crate) miss_limits: MissLimits,
+    /// Log lines that peers or applications can cause.
+    pub(crate) log_limiter: &'static LogLimiter,
     /// New VIs want descriptor flow control.
     pub(crate) flow_control: bool,
     /// A peer that knows of fewer receives is told of new ones at once.
@@ -127,6 +140,8 @@ pub(crate) struct ViTcp {
     leaving: Guests,
     watch: Watch,
     door: Door,
+    /// Where programs of one user at the port find each other, if not in the runtime directory.
+    local_directory: Option<PathBuf>,
     /// Connections that have something to be read, or new room.
     ready: VecDeque<u32>,
     /// The connection that brought something last, and the looks left in which it is read first.
@@ -150,6 +165,8 @@ pub(crate) struct ViTcp {
     next_peer_request: u64,
     /// Requests of peers that waited for the answer to one of ours.
     ask_again: Vec<ConnId>,
+    /// Misses of all hosts.
+    misses: PeerMisses<HostAddress>,
     buffer: Box<[u8]>,
     pieces: Pieces,
     gather: Gather,
@@ -163,6 +180,7 @@ impl ViTcp {
     /// What the system says.
     pub(crate) fn new(
         settings: Settings,
+        local_directory: Option<PathBuf>,
         credentials: Option<Credentials>,
         keys: Option<Keys>,
     ) -> io::Result<Self> {
@@ -177,6 +195,7 @@ impl ViTcp {
             leaving: Guests::new(max_vi),
             watch: Watch::new()?,
             door: Door::new(),
+            local_directory,
             ready: VecDeque::new(),
             warm: None,
             in_a_row: 0,
@@ -191,6 +210,7 @@ impl ViTcp {
             next_listener: 0,
             next_peer_request: 0,
             ask_again: Vec::new(),
+            misses: PeerMisses::new(settings.miss_limits),
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             pieces: Pieces::with_capacity(MAX_PIECES),
             gather: Gather::new(),
@@ -224,7 +244,15 @@ impl ViTcp {
         End {
             host: self.settings.host.0,
             port: self.settings.port,
+            scope: self.settings.scope,
         }
+    }
+
+    /// Logs a line that a peer or an application can cause.
+    fn log_limited(&self, level: log::Level, line: Arguments<'_>) {
+        let own = self.own_end().address();
+        let subject = format!("vi-tcp {own}");
+        self.settings.log_limiter.log(level, &subject, line);
     }
 
     fn habits(&self) -> Habits {
@@ -233,11 +261,8 @@ impl ViTcp {
         }
     }
 
-    /// Adds an Idle VI; `None` if all places are taken, or the port cannot be listened at.
+    /// Adds an Idle VI; `None` if all places are taken.
     pub(crate) fn create_vi(&mut self, params: ViParams) -> Option<ViIndex> {
-        if !self.open_door() {
-            return None;
-        }
         let Reverse(slot) = self.free.pop()?;
         let choices = ViChoices {
             flow_control: self.settings.flow_control,
@@ -283,6 +308,21 @@ impl ViTcp {
                 Some(HostAddress(connection.far.host))
             }
             Phase::Idle | Phase::Asking(_) | Phase::Error => None,
+        }
+    }
+
+    /// RDMA accesses of the peer that were refused on this VI's connection, or its last one that
+    /// broke.
+    pub(crate) fn refused_accesses(&self, vi: ViIndex) -> u32 {
+        let Some(ep) = self.endpoint(vi) else {
+            return 0;
+        };
+        match ep.phase {
+            Phase::Connected(number) => {
+                let connection = self.connection(number);
+                connection.map_or(0, |connection| connection.rx.misses.refused())
+            }
+            Phase::Idle | Phase::Asking(_) | Phase::Error => ep.refused_accesses,
         }
     }
 
@@ -337,6 +377,10 @@ impl ViTcp {
     /// Closes a TCP connection and frees its place.
     fn remove(&mut self, number: u32) {
         if let Some(connection) = self.take(number) {
+            if connection.stream.is_foreign() {
+                // It stays open for a while: nothing else would make the system forget it.
+                self.watch.remove(&connection.stream);
+            }
             self.release(connection.guest);
             self.timers.clear(Key::Connection(number));
             self.free_connections.push(number);

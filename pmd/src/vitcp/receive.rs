@@ -1,18 +1,22 @@
 //! Segments received: matched to messages, placed, completed, acknowledged.
 
 mod failure;
+mod misses;
 mod rdma;
 mod whole;
 
+use fcvi_frame::connect::HostAddress;
+use vi_engine::misses::PeerMisses;
 use vi_engine::{AsyncError, Claim, Completion, Host, Status, ViIndex, ViParams};
 use vitcp_lite::{
     Flags, Headers, Item, RdmaHeader, Segment, SegmentHeader, SegmentType, ViErrorType, is_after,
 };
 
 use failure::Failure;
+use rdma::place_write;
 
 use super::closing::Ending;
-use super::connection::{Connection, RxKind, RxMessage, RxSegment};
+use super::connection::{Connection, HeldBytes, RxKind, RxMessage, RxSegment};
 use super::counters::{Counter, Counters};
 use super::transmit::complete_answered;
 use crate::datapath::Datapath;
@@ -25,10 +29,13 @@ const COPIED_TAIL_BYTES: u32 = 64;
 
 /// The receiving side of a VI's connection, and what it needs.
 pub(super) struct Receiver<'a> {
+    pub(super) now_ns: u64,
     pub(super) vi: ViIndex,
     pub(super) params: ViParams,
     pub(super) connection: &'a mut Connection,
     pub(super) path: &'a mut Datapath,
+    /// Misses of all hosts.
+    pub(super) misses: &'a mut PeerMisses<HostAddress>,
     pub(super) counters: &'a mut Counters,
 }
 
@@ -72,12 +79,8 @@ impl Receiver<'_> {
                 let most = capacity_bytes.min(self.params.max_transfer_bytes);
                 Some((Place::Receiving, placed, most.saturating_sub(placed)))
             }
-            RxKind::Write {
-                target,
-                total_bytes,
-                ..
-            } => Some((Place::Written(target), placed, total_bytes - placed)),
-            RxKind::Discard => None,
+            // The kernel would write what has come of an aligned word, and the rest of it later.
+            RxKind::Write { .. } | RxKind::Discard => None,
         }
     }
 
@@ -266,6 +269,7 @@ impl Receiver<'_> {
             kind: RxKind::Discard,
             write: rdma.is_some(),
             placed_bytes: 0,
+            held: HeldBytes::default(),
             offset_bytes: 0,
             immediate,
         });
@@ -403,9 +407,11 @@ impl Receiver<'_> {
         // A message of more bytes than there are numbers for them is above every limit before.
         message.offset_bytes = message.offset_bytes.wrapping_add(bytes.len() as u32);
         let offset = message.placed_bytes;
-        let end = u64::from(offset) + bytes.len() as u64;
+        let held = message.held.as_slice().len();
+        let end = u64::from(offset) + (held + bytes.len()) as u64;
         let placed = match message.kind {
             RxKind::Receive { capacity_bytes } => {
+                message.placed_bytes = end as u32;
                 if end > u64::from(capacity_bytes.min(self.params.max_transfer_bytes)) {
                     Err(Failure::TooLong)
                 } else if self.path.place_receive(vi, 0, offset, bytes) {
@@ -421,7 +427,7 @@ impl Receiver<'_> {
             } => {
                 if end > u64::from(total_bytes) {
                     Err(Failure::Incomplete)
-                } else if self.path.place_rdma_write(vi, target, offset, bytes) {
+                } else if place_write(self.path, vi, (target, total_bytes), message, bytes) {
                     Ok(())
                 } else {
                     Err(Failure::Protection)
@@ -429,7 +435,6 @@ impl Receiver<'_> {
             }
             RxKind::Discard => return Ok(()),
         };
-        message.placed_bytes = end as u32;
         match placed {
             Ok(()) => Ok(()),
             Err(failure) => self.fail_message(failure),

@@ -11,6 +11,7 @@ use socket2::SockRef;
 
 use super::credentials::Credentials;
 use crate::datapath::stream::Pieces;
+use crate::log_limiter::LogLimiter;
 
 /// What is encrypted and not yet with TCP, about at most: as much goes with one system call.
 const WAITING_BYTES: usize = 256 << 10;
@@ -35,6 +36,7 @@ pub(super) struct Secure {
     /// The other end broke TLS, or we refused it.
     failed: bool,
     said_end: bool,
+    log_limiter: &'static LogLimiter,
 }
 
 impl core::fmt::Debug for Secure {
@@ -64,16 +66,18 @@ impl Secure {
     pub(super) fn asking(credentials: &Credentials, peer: IpAddr) -> io::Result<Box<Self>> {
         let name = ServerName::IpAddress(peer.into());
         let session = ClientConnection::new(credentials.asking.clone(), name);
-        session.map_err(io::Error::other).map(Self::new)
+        let session = session.map_err(io::Error::other)?;
+        Ok(Self::new(session, credentials.log_limiter))
     }
 
     /// The end that is asked.
     pub(super) fn asked(credentials: &Credentials) -> io::Result<Box<Self>> {
         let session = ServerConnection::new(credentials.asked.clone());
-        session.map_err(io::Error::other).map(Self::new)
+        let session = session.map_err(io::Error::other)?;
+        Ok(Self::new(session, credentials.log_limiter))
     }
 
-    fn new(session: impl Into<Connection>) -> Box<Self> {
+    fn new(session: impl Into<Connection>, log_limiter: &'static LogLimiter) -> Box<Self> {
         let mut session = session.into();
         session.set_buffer_limit(Some(WAITING_BYTES));
         Box::new(Self {
@@ -85,6 +89,7 @@ impl Secure {
             dry: false,
             failed: false,
             said_end: false,
+            log_limiter,
         })
     }
 
@@ -288,7 +293,11 @@ impl Secure {
         let far = far.and_then(|far| far.as_socket());
         let far = far.map_or_else(|| "a host that is gone".into(), |far| far.to_string());
         match &self.session {
-            Connection::Client(_) => log::warn!("TLS with {far}: {error}"),
+            Connection::Client(_) => {
+                let subject = format!("TLS with {far}");
+                let line = format_args!("{error}");
+                self.log_limiter.log(log::Level::Warn, &subject, line);
+            }
             // Anybody can ask.
             Connection::Server(_) => log::debug!("TLS with {far}: {error}"),
         }

@@ -1,11 +1,12 @@
 //! TCP sockets that never block: made, watched, written from many places and read into many.
 
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use pmd_port::descriptor_number::above_standard_streams;
 use pmd_port::fork::Descriptor;
 use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
@@ -32,6 +33,8 @@ pub(super) struct Habits {
 pub(super) struct End {
     pub(super) host: [u8; 16],
     pub(super) port: u16,
+    /// The interface of a link-local address; 0 for others.
+    pub(super) scope: u32,
 }
 
 impl End {
@@ -41,16 +44,23 @@ impl End {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
             IpAddr::V6(v6) => v6.octets(),
         };
+        let scope = match address {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(v6) => v6.scope_id(),
+        };
         Ok(Self {
             host,
             port: address.port(),
+            scope,
         })
     }
 
     pub(super) fn address(self) -> SocketAddr {
         let v6 = Ipv6Addr::from(self.host);
-        let ip = v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4);
-        SocketAddr::new(ip, self.port)
+        match v6.to_ipv4_mapped() {
+            Some(v4) => SocketAddr::new(v4.into(), self.port),
+            None => SocketAddrV6::new(v6, self.port, 0, self.scope).into(),
+        }
     }
 }
 
@@ -74,8 +84,8 @@ impl Stream {
         tune(&socket, habits)?;
         // Four numbers name a connection, not the port alone: as many to each host as there are ports.
         set_flag(&socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT)?;
-        let from = SocketAddr::new(local.address().ip(), 0);
-        socket.bind(&from.into())?;
+        let from = End { port: 0, ..local };
+        socket.bind(&from.address().into())?;
         match socket.connect(&remote.address().into()) {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {}
@@ -90,8 +100,18 @@ impl Stream {
     }
 
     /// A connection that another process of this host took.
-    pub(super) fn passed(socket: OwnedFd, habits: Habits) -> io::Result<Self> {
-        Self::taken(Descriptor::make(|| Ok(socket))?, habits)
+    pub(super) fn passed(socket: Descriptor, habits: Habits) -> io::Result<Self> {
+        Self::taken(socket.into_foreign(), habits)
+    }
+
+    /// Another process of this host may have it open, too: who closes it last may have to wait.
+    pub(super) fn set_foreign(&mut self) {
+        self.socket.set_foreign();
+    }
+
+    /// May another process of this host have it open?
+    pub(super) fn is_foreign(&self) -> bool {
+        self.socket.is_foreign()
     }
 
     fn taken(descriptor: Descriptor, habits: Habits) -> io::Result<Self> {
@@ -433,8 +453,13 @@ impl Listening {
     }
 
     /// That which another process of this host listens at, too.
-    pub(super) fn shared(socket: OwnedFd) -> io::Result<Self> {
-        Descriptor::make(|| Ok(socket)).map(Self)
+    pub(super) fn shared(socket: Descriptor) -> Self {
+        Self(socket.into_foreign())
+    }
+
+    /// Another process of this host has it open, too.
+    pub(super) fn set_foreign(&mut self) {
+        self.0.set_foreign();
     }
 
     /// The next connection that came in, if there is one.
@@ -486,8 +511,9 @@ const SEEN_AT_ONCE: usize = 64;
 
 impl Watch {
     pub(super) fn new() -> io::Result<Self> {
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         Ok(Self {
-            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            epoll: Epoll(above_standard_streams(epoll.0)?),
             events: vec![EpollEvent::empty(); SEEN_AT_ONCE],
         })
     }

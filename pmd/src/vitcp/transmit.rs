@@ -82,6 +82,8 @@ impl ViTcp {
             let call =
                 lone.unwrap_or_else(|| self.call(now_ns, vi, (number, &mut *connection), path));
             match call {
+                // The poller fails it next.
+                Call::All if path.is_failing(vi) => return (None, Pumped::Idle),
                 Call::All => {}
                 Call::Nothing | Call::NoRoom => return (None, Pumped::Idle),
                 Call::Over(ending) => return (Some(ending), Pumped::Idle),
@@ -135,6 +137,9 @@ impl ViTcp {
             return Call::Nothing;
         };
         complete_answered(vi, &mut connection.tx, path);
+        if path.is_failing(vi) {
+            return Call::Nothing;
+        }
         self.gather.clear();
         let mut plan = Plan {
             vi,
@@ -396,7 +401,9 @@ fn read_sent(vi: ViIndex, tx: &mut Tx, counters: &mut Counters, path: &mut Datap
 
 /// Completes what waits for nothing any more.
 pub(super) fn complete_answered(vi: ViIndex, tx: &mut Tx, path: &mut Datapath) {
-    while let Some(entry) = tx.in_flight.pop_answered() {
+    while !path.is_failing(vi)
+        && let Some(entry) = tx.in_flight.pop_answered()
+    {
         path.complete_send(vi, Status::OK, entry.length_bytes);
     }
 }

@@ -4,10 +4,14 @@
 #![cfg(loom)]
 
 mod doorbells;
+mod ordered_writes;
 mod sleep;
 mod sync;
 mod tokens;
 
+#[allow(dead_code, reason = "the models use a part of it")]
+#[path = "../../src/memory/copy.rs"]
+mod copy;
 #[allow(dead_code, reason = "the models use a part of it")]
 #[path = "../../src/doorbell.rs"]
 mod doorbell;

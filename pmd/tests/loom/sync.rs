@@ -89,3 +89,113 @@ pub(crate) fn futex_wake_for(_word: &AtomicU32, events: u32) -> usize {
     FUTEX.woken.notify_all();
     before - sleepers.len()
 }
+
+/// Memory that an application polls. loom sees each aligned word of it as one atomic; a store of a part is one of
+/// the whole word. There is one writer.
+pub(crate) mod application {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use loom::sync::atomic::{AtomicU64 as Word, Ordering};
+
+    const WORDS: usize = 4;
+    /// Bytes of the memory.
+    pub(crate) const BYTES: usize = 8 * WORDS;
+
+    /// Gives the memory its address; nothing is ever stored here.
+    static AREA: [core::sync::atomic::AtomicU64; WORDS] =
+        [const { core::sync::atomic::AtomicU64::new(0) }; WORDS];
+
+    /// What the one writer wrote, and what loom lets others see of it.
+    struct Memory {
+        written: RefCell<[u8; BYTES]>,
+        words: [Word; WORDS],
+    }
+
+    thread_local! {
+        /// That of the model which runs: loom runs all its threads on one of the system's.
+        static MEMORY: RefCell<Option<Rc<Memory>>> = const { RefCell::new(None) };
+    }
+
+    /// Begins a run of a model: all bytes are zero.
+    pub(crate) fn clear() {
+        let memory = Rc::new(Memory {
+            written: RefCell::new([0; BYTES]),
+            words: core::array::from_fn(|_| Word::new(0)),
+        });
+        MEMORY.with(|current| *current.borrow_mut() = Some(memory));
+    }
+
+    fn memory() -> Rc<Memory> {
+        MEMORY.with(|memory| memory.borrow().clone().expect("the model called `clear`"))
+    }
+
+    /// The address of the memory.
+    pub(crate) fn start() -> u64 {
+        AREA.as_ptr() as u64
+    }
+
+    /// Reads all words, the one at `first` before the others and with this order.
+    pub(crate) fn look(first: usize, order: Ordering) -> [u8; BYTES] {
+        let memory = memory();
+        let seen = memory.words[first].load(order);
+        let mut bytes = [0; BYTES];
+        for (at, to) in bytes.chunks_exact_mut(8).enumerate() {
+            let word = if at == first {
+                seen
+            } else {
+                memory.words[at].load(Ordering::Relaxed)
+            };
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// Stores bytes that lie in one aligned word. No load comes before: loom does not try what another thread does
+    /// between a load and a store of the same word.
+    fn store(address: u64, bytes: &[u8], order: Ordering) {
+        let offset = (address - start()) as usize;
+        let memory = memory();
+        let word = {
+            let mut written = memory.written.borrow_mut();
+            written[offset..offset + bytes.len()].copy_from_slice(bytes);
+            let (words, _) = written.as_chunks::<8>();
+            u64::from_ne_bytes(words[offset / 8])
+        };
+        memory.words[offset / 8].store(word, order);
+    }
+
+    /// As [`core::ptr::copy_nonoverlapping`], into the memory.
+    ///
+    /// # Safety
+    /// `count` bytes can be read at `from`.
+    pub(crate) unsafe fn copy_nonoverlapping(from: *const u8, to: *mut u8, count: usize) {
+        // SAFETY: passed on from our caller.
+        let bytes = unsafe { core::slice::from_raw_parts(from, count) };
+        for (at, byte) in (to as u64..).zip(bytes) {
+            store(at, &[*byte], Ordering::Relaxed);
+        }
+    }
+
+    macro_rules! atomics {
+        ($($name:ident: $integer:ty),*) => {$(
+            /// A part of the memory.
+            #[repr(transparent)]
+            pub(crate) struct $name(core::sync::atomic::$name);
+
+            impl $name {
+                /// # Safety
+                /// As for the standard library's.
+                pub(crate) unsafe fn from_ptr<'a>(at: *mut $integer) -> &'a Self {
+                    // SAFETY: a transparent wrapper of a type that has the integer's layout.
+                    unsafe { &*at.cast() }
+                }
+
+                pub(crate) fn store(&self, value: $integer, order: Ordering) {
+                    store(core::ptr::from_ref(self) as u64, &value.to_ne_bytes(), order);
+                }
+            }
+        )*};
+    }
+    atomics!(AtomicU8: u8, AtomicU16: u16, AtomicU32: u32, AtomicU64: u64);
+}

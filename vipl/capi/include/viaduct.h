@@ -3,7 +3,7 @@
  *
  * A program needs none of it: vipl.h is the whole Virtual Interface Provider
  * Library. Here are memory that makes programs faster that attach to a datapath
- * process, and what VI/TCP offers beyond the guide.
+ * process, the users of local peers, and what VI/TCP offers beyond the guide.
  */
 #ifndef VIADUCT_H
 #define VIADUCT_H 1
@@ -21,6 +21,8 @@ extern "C" {
  * beginning with a page. A datapath process maps such memory and copies into
  * it and out of it; other memory it reaches by a system call for each frame.
  * In a program that polls for itself it is as good as any other.
+ * The process maps an allocation as a whole, and all of it counts for the
+ * program's quota (max_registered_bytes) until it is freed.
  *
  * NULL on failure, and errno says why: EINVAL for no bytes, ENOMEM, EMFILE
  * (each allocation holds a file descriptor: allocate much at a time).
@@ -37,6 +39,41 @@ extern void *viaduct_alloc(size_t bytes);
  * errno stays as it was.
  */
 extern void viaduct_free(void *memory);
+
+/* --- Users of local peers ----------------------------------------------------
+ *
+ * The user ID of the program at the other end, where it is known beyond doubt:
+ *
+ *   this program                 the other program                user
+ *   attached to a NIC of a       attached to the same NIC of      its own, which the kernel
+ *   datapath process             the same process                 has told the process
+ *   has opened the NIC itself    itself: its own VI               this program's
+ *   either                       any other: another host,         VIADUCT_USER_UNKNOWN
+ *                                another NIC, another process
+ *
+ * Nothing that comes by a network counts. IDs are as the datapath process sees
+ * them: a program in another user namespace may have another number for the same
+ * user, and users that the process's namespace does not map all have the overflow
+ * ID (65534, /proc/sys/kernel/overflowuid).
+ *
+ * The calls answer VIP_INVALID_PARAMETER for NULL and for handles of nothing;
+ * where a datapath process serves the NIC and is gone, VIP_ERROR_RESOURCE. A
+ * call that fails writes nothing.
+ */
+
+/* No user has this ID. */
+#define VIADUCT_USER_UNKNOWN 0xFFFFFFFFu
+
+/*
+ * The user whose program makes a request that VipConnectWait gave and that is not
+ * answered yet: a reason to accept or to reject it. VIP_TIMEOUT if the client has
+ * gone. The handle stays the caller's, as with viaduct_get_request_security.
+ */
+extern VIP_RETURN viaduct_get_request_user(VIP_CONN_HANDLE conn, VIP_UINT32 *user);
+
+/* The user whose program the VI is connected to, also peer to peer.
+ * VIP_INVALID_STATE unless the VI is Connected. */
+extern VIP_RETURN viaduct_get_peer_user(VIP_VI_HANDLE vi, VIP_UINT32 *user);
 
 /* --- VI/TCP beyond the guide (draft-dicecco-vitcp-00, 2.2.1) ------------------
  *
@@ -58,7 +95,8 @@ typedef struct {
     VIP_BOOLEAN flow_control;
     /* A peer with another MaxTransferSize is no conflict: the lesser of both
      * counts for the connection, and longer messages complete with
-     * VIP_STATUS_LENGTH_ERROR. In force if both ends want it. */
+     * VIP_STATUS_LENGTH_ERROR. In force if both ends want it, or the server
+     * alone if its own is the larger. */
     VIP_BOOLEAN negotiates;
     /* What the peer is told with the request, or with its acceptance: so many
      * bytes of `security`. Those behind them are not looked at when they are set,
@@ -73,7 +111,7 @@ typedef struct {
     /* Both ends want it: sends wait for receives. */
     VIP_BOOLEAN flow_control;
     /* The longest message of this connection: the lesser MaxTransferSize of the
-     * two VIs. They are the same unless both ends negotiate. */
+     * two VIs. They are the same unless it was negotiated. */
     VIP_ULONG max_transfer_bytes;
     /* What the peer told: so many bytes of `security`, 0 behind them. */
     VIP_ULONG security_bytes;

@@ -29,7 +29,8 @@ pub unsafe extern "C" fn VipSetViAttributes(
 /// Changes the attributes of a registered region, all of them or none [VIPL 3.7.4].
 ///
 /// # Safety
-/// The pointers are as the crate's documentation says; `address` is not followed.
+/// The pointers are as the crate's documentation says; `address` is not followed. The program bears
+/// what the attributes allow peers to do with its memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipSetMemAttributes(
     nic_handle: RawHandle,
@@ -41,6 +42,7 @@ pub unsafe extern "C" fn VipSetMemAttributes(
         // SAFETY: NULL or readable, as the C caller vouches.
         let attributes = unsafe { read_in(mem_attribs) }?.into();
         let (nic, handle) = (nic_from_c(nic_handle), MemoryHandle(mem_handle));
-        provider::set_mem_attributes(nic, address.addr() as u64, handle, &attributes)
+        // SAFETY: the region is the C caller's own memory, who vouches for what peers may do with it.
+        unsafe { provider::set_mem_attributes(nic, address.addr() as u64, handle, &attributes) }
     })
 }

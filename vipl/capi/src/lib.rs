@@ -26,6 +26,7 @@
 //! | `memory` | VipCreatePtag VipDestroyPtag VipRegisterMem VipDeregisterMem VipQueryMem |
 //! | `name` | VipNSInit VipNSGetHostByName VipNSGetHostByAddr VipNSShutdown |
 //! | `choices` | viaduct_get_choices viaduct_set_choices viaduct_get_agreement viaduct_get_request_security, of `viaduct.h`, too |
+//! | `users` | viaduct_get_request_user viaduct_get_peer_user, of `viaduct.h`, too |
 //! | `shared` | viaduct_alloc viaduct_free, which `viaduct.h` declares: not of the guide |
 
 mod address;
@@ -44,6 +45,7 @@ mod pointer;
 mod queue;
 mod shared;
 mod types;
+mod users;
 mod vi;
 
 pub use attributes::{VipSetMemAttributes, VipSetViAttributes};
@@ -70,4 +72,5 @@ pub use types::{
     VipErrorDescriptor, VipMemAttributes, VipNetAddress, VipNicAttributes, VipReturn, VipUlong,
     VipViAttributes,
 };
+pub use users::{viaduct_get_peer_user, viaduct_get_request_user};
 pub use vi::{VipCreateCQ, VipCreateVi, VipDestroyCQ, VipDestroyVi, VipQueryVi, VipResizeCQ};

@@ -1,6 +1,6 @@
 //! Where a C program finds what the library has to say: on its standard error.
 
-use std::io::{self, Write};
+use std::ffi::OsStr;
 use std::sync::OnceLock;
 
 use log::{LevelFilter, Log, Metadata, Record};
@@ -19,13 +19,8 @@ impl Log for StandardError {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let line = format!(
-                "vipl: {}: {}\n",
-                record.level().as_str().to_lowercase(),
-                record.args()
-            );
-            // A closed standard error leaves nobody to tell.
-            let _ = io::stderr().lock().write_all(line.as_bytes());
+            let level = record.level().as_str().to_lowercase();
+            vipl::stderr::write_line(format_args!("vipl: {level}: {}", record.args()));
         }
     }
 
@@ -35,20 +30,28 @@ impl Log for StandardError {
 /// Installs the logger once, unless the program (a Rust one) has brought its own.
 pub(crate) fn install() {
     static LOGGER: OnceLock<StandardError> = OnceLock::new();
+    let setting = vipl::environment::variable(LEVEL_VARIABLE);
     let logger = LOGGER.get_or_init(|| StandardError {
-        level: level(std::env::var(LEVEL_VARIABLE).ok().as_deref()),
+        level: setting
+            .as_deref()
+            .and_then(level_of)
+            .unwrap_or(LevelFilter::Warn),
     });
     if log::set_logger(logger).is_ok() {
+        if let Some(setting) = setting.filter(|setting| level_of(setting).is_none()) {
+            vipl::stderr::write_line(format_args!(
+                "vipl: warn: {LEVEL_VARIABLE}={}: must be off, error, warn, info, debug or trace",
+                setting.display()
+            ));
+        }
         // Never Off, which the layers below take for a program without a logger: they would write
         // errors to standard error by themselves.
         log::set_max_level(logger.level.max(LevelFilter::Error));
     }
 }
 
-fn level(setting: Option<&str>) -> LevelFilter {
-    setting
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(LevelFilter::Warn)
+fn level_of(setting: &OsStr) -> Option<LevelFilter> {
+    setting.to_str()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -67,10 +70,10 @@ mod tests {
     }
 
     #[test]
-    fn the_level_is_warn_unless_set() {
-        assert_eq!(level(None), LevelFilter::Warn);
-        assert_eq!(level(Some("nonsense")), LevelFilter::Warn);
-        assert_eq!(level(Some("off")), LevelFilter::Off);
-        assert_eq!(level(Some("Debug")), LevelFilter::Debug);
+    fn levels_have_names() {
+        let level = |text: &str| level_of(OsStr::new(text));
+        assert_eq!(level("nonsense"), None);
+        assert_eq!(level("off"), Some(LevelFilter::Off));
+        assert_eq!(level("Debug"), Some(LevelFilter::Debug));
     }
 }

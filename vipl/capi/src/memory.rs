@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 
-use vipl::{MemoryHandle, PtagHandle, VipError, provider};
+use vipl::{MemAttributes, MemoryHandle, PtagHandle, VipError, provider};
 
 use crate::guard::guarded;
 use crate::nic::nic_from_c;
@@ -38,7 +38,8 @@ pub extern "C" fn VipDestroyPtag(nic_handle: RawHandle, ptag: RawHandle) -> VipR
 
 /// Registers memory for descriptors and buffers [VIPL 3.4.3].
 ///
-/// `memory_handle` is written whenever it is not NULL: 0 on failure.
+/// `memory_handle` is written whenever it is not NULL: 0 on failure. On a NIC with lenient
+/// protection NULL for `mem_attribs` means no tag and no RDMA.
 ///
 /// # Safety
 /// The pointers are as the crate's documentation says; the region stays mapped, and changing under
@@ -55,12 +56,16 @@ pub unsafe extern "C" fn VipRegisterMem(
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { Out::new(memory_handle) }?;
         out.set(0);
-        // SAFETY: NULL or readable, as the C caller vouches.
-        let attributes = unsafe { read_in(mem_attribs) }?.into();
+        let nic = nic_from_c(nic_handle);
+        let attributes = if mem_attribs.is_null() && provider::is_lenient(nic)? {
+            MemAttributes::default()
+        } else {
+            // SAFETY: NULL or readable, as the C caller vouches.
+            unsafe { read_in(mem_attribs) }?.into()
+        };
         if virtual_address.is_null() {
             return Err(VipError::InvalidParameter);
         }
-        let nic = nic_from_c(nic_handle);
         let address = virtual_address.expose_provenance() as u64;
         // SAFETY: the region is the C caller's own memory and stays mapped while it is registered,
         // as the caller vouches.

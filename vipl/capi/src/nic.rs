@@ -33,7 +33,12 @@ pub unsafe extern "C" fn VipOpenNic(
         let name = unsafe { read_string(device_name, NIC_NAME_BYTES - 1) }?;
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { Out::new(nic_handle) }?;
-        let nic = provider::open_nic(name.to_str().map_err(|_| VipError::InvalidParameter)?)?;
+        let name = name.to_str().map_err(|_| {
+            let name = name.to_string_lossy();
+            log::debug!("VipOpenNic: device name \"{name}\": not UTF-8 text, as names of NICs are");
+            VipError::InvalidParameter
+        })?;
+        let nic = provider::open_nic(name)?;
         out.set(handle_to_c(nic.into_raw()));
         Ok(())
     })

@@ -36,7 +36,8 @@ pub extern "C" fn viaduct_free(memory: *mut c_void) {
         let Some(address) = NonNull::new(memory.cast::<u8>()) else {
             return;
         };
-        match SharedMemory::from_raw(address) {
+        // SAFETY: the address is used no more, as the C caller vouches.
+        match unsafe { SharedMemory::from_raw(address) } {
             Some(memory) => drop(memory),
             None => {
                 logger::install();

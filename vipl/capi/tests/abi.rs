@@ -188,7 +188,9 @@ fn exports_are_the_declarations() {
             "viaduct_free",
             "viaduct_get_agreement",
             "viaduct_get_choices",
+            "viaduct_get_peer_user",
             "viaduct_get_request_security",
+            "viaduct_get_request_user",
             "viaduct_set_choices",
         ]
         .map(str::to_owned)

@@ -29,6 +29,11 @@ fn start_at(installation: &Installation, program: &Path, words: &[&str]) -> Runn
     Running::start(installation.command(program).args(words))
 }
 
+/// Starts a C client that waits for anything longer than a loaded machine takes: its default is 10 s.
+fn client(installation: &Installation, program: &str, words: &[&str]) -> Running {
+    start(installation, program, &[&["-t", "50000"], words].concat())
+}
+
 /// Starts a server and waits until it listens.
 fn serve(installation: &Installation, program: &str, words: &[&str]) -> Running {
     serve_at(installation, &installation.file(program), words)
@@ -50,7 +55,7 @@ fn eight_clients(installation: &Installation) {
     installation.make_examples();
     let server = serve(installation, "EchoServer", &["-c", "8"]);
     let clients: Vec<Running> = (0..8)
-        .map(|_| start(installation, "EchoClient", &["-i", "50", "localhost"]))
+        .map(|_| client(installation, "EchoClient", &["-i", "50", "localhost"]))
         .collect();
     for client in clients {
         let printed = client.succeed();
@@ -77,13 +82,13 @@ fn eight_clients_at_once_over_tcp() {
 
 /// The same by handlers, in both languages; one of the clients is killed in the middle of its work.
 fn clients_at_a_notify_server(installation: &Installation, server: Running) {
-    let endless = start(
+    let endless = client(
         installation,
         "EchoClient",
         &["-i", "1000000000", "-s", "64", "localhost"],
     );
     let clients: Vec<Running> = (0..4)
-        .map(|_| start(installation, "EchoClient", &["-i", "50", "localhost"]))
+        .map(|_| client(installation, "EchoClient", &["-i", "50", "localhost"]))
         .collect();
     for client in clients {
         let printed = client.succeed();
@@ -120,7 +125,7 @@ fn c_clients_at_a_rust_server() {
     installation.make_examples();
     let server = serve_at(&installation, &rust_example("echo_server"), &["-c", "2"]);
     let clients: Vec<Running> = (0..2)
-        .map(|_| start(&installation, "EchoClient", &["-i", "50", "localhost"]))
+        .map(|_| client(&installation, "EchoClient", &["-i", "50", "localhost"]))
         .collect();
     for client in clients {
         let printed = client.succeed();
@@ -161,19 +166,19 @@ fn bad_clients_do_not_disturb_the_server() {
     let installation = Installation::new("echo-bad");
     installation.make_examples();
     let mut server = serve(&installation, "EchoServer", &["-c", "3"]);
-    let first = start(
+    let first = client(
         &installation,
         "EchoClient",
         &["-i", "1", "-s", "64", "localhost"],
     );
     assert!(first.succeed().contains("1 messages, 64 bytes, 0 errors"));
-    let endless = start(
+    let endless = client(
         &installation,
         "EchoClient",
         &["-i", "1000000000", "-s", "64", "localhost"],
     );
     server.await_line("client 2 connected");
-    let lively = start(
+    let lively = client(
         &installation,
         "EchoClient",
         &["-i", "2000", "-s", "64,4096", "localhost"],
@@ -217,7 +222,7 @@ fn names_are_checked() {
             "{words:?}: {said}"
         );
     }
-    let printed = start(&installation, "EchoClient", &["-n", "second", "localhost"]).succeed();
+    let printed = client(&installation, "EchoClient", &["-n", "second", "localhost"]).succeed();
     assert!(
         printed.contains(&format!("{}, 0 errors", totals(10))),
         "{printed}"
@@ -229,8 +234,8 @@ fn names_are_checked() {
 fn rdma_write() {
     let installation = Installation::new("rdma");
     installation.make_examples();
-    let server = serve(&installation, "RdmaWrite", &["-S"]);
-    let client = start(&installation, "RdmaWrite", &["localhost"]);
+    let server = serve(&installation, "RdmaWrite", &["-S", "-t", "50000"]);
+    let client = client(&installation, "RdmaWrite", &["localhost"]);
     assert_eq!(
         client.succeed(),
         "RdmaWrite client: the server found every byte right\n"
@@ -247,7 +252,7 @@ fn peers() {
     let rust = rust_example("peers");
     let running = parts.map(|rank| match rank {
         "1" | "3" => start_at(&installation, &rust, &[rank, "5"]),
-        _ => start(&installation, "Peers", &["-r", rank, "-n", "5"]),
+        _ => client(&installation, "Peers", &["-r", rank, "-n", "5"]),
     });
     for (rank, part) in parts.into_iter().zip(running) {
         let printed = part.succeed();

@@ -7,23 +7,26 @@ use crate::nic::Ptag;
 use crate::{MemAttributes, Result, VipError, provider};
 
 impl RegionShared {
-    fn set(&self, ptag: &Ptag, access: RdmaAccess) -> Result<()> {
+    /// # Safety
+    /// The type above the region lends no slices of it, if `access` allows peers anything.
+    unsafe fn set(&self, ptag: &Ptag, access: RdmaAccess) -> Result<()> {
         let attributes = MemAttributes {
             ptag: Some(ptag.handle()),
             rdma_write: access.write,
             rdma_read: access.read,
         };
-        let address = self.address_bits();
-        provider::set_mem_attributes(self.nic.handle(), address, self.handle, &attributes)
+        let (nic, address) = (self.nic.handle(), self.address_bits());
+        // SAFETY: the memory is ours, and what peers may do with it is passed on from our caller.
+        unsafe { provider::set_mem_attributes(nic, address, self.handle, &attributes) }
     }
 
-    fn set_ptag(&mut self, ptag: &Ptag) -> Result<()> {
-        let now = provider::query_mem(self.nic.handle(), self.address_bits(), self.handle)?;
-        let access = RdmaAccess {
-            write: now.rdma_write,
-            read: now.rdma_read,
-        };
-        self.set(ptag, access)?;
+    /// Gives the region another tag. Its access is the caller's, so that nobody else's call decides of it.
+    ///
+    /// # Safety
+    /// As for [`Self::set`].
+    unsafe fn set_ptag(&mut self, ptag: &Ptag, access: RdmaAccess) -> Result<()> {
+        // SAFETY: passed on from our caller.
+        unsafe { self.set(ptag, access) }?;
         self.ptag = ptag.clone();
         Ok(())
     }
@@ -37,9 +40,9 @@ impl MemoryRegion {
     /// underneath. The region keeps its tag then.
     pub fn set_ptag(&mut self, ptag: &Ptag) -> Result<()> {
         // A region that is not cut yet is nobody else's.
-        Arc::get_mut(&mut self.shared)
-            .ok_or(VipError::ErrorResource)?
-            .set_ptag(ptag)
+        let shared = Arc::get_mut(&mut self.shared).ok_or(VipError::ErrorResource)?;
+        // SAFETY: peers are allowed nothing.
+        unsafe { shared.set_ptag(ptag, RdmaAccess::default()) }
     }
 }
 
@@ -51,7 +54,8 @@ impl RdmaRegion {
     /// [`VipError::InvalidRdmaRead`] when `access.read` is not supported, [`VipError::InvalidParameter`] when the NIC
     /// was closed underneath. Nothing changes then.
     pub fn set_access(&self, access: RdmaAccess) -> Result<()> {
-        self.shared.set(self.shared.ptag(), access)
+        // SAFETY: an `RdmaRegion` lends no slices.
+        unsafe { self.shared.set(self.shared.ptag(), access) }
     }
 
     /// Gives the region another tag: peers reach it over VIs of that tag only.
@@ -59,8 +63,13 @@ impl RdmaRegion {
     /// # Errors
     /// As [`MemoryRegion::set_ptag`].
     pub fn set_ptag(&mut self, ptag: &Ptag) -> Result<()> {
-        Arc::get_mut(&mut self.shared)
-            .ok_or(VipError::ErrorResource)?
-            .set_ptag(ptag)
+        let now = self.attributes()?;
+        let access = RdmaAccess {
+            write: now.rdma_write,
+            read: now.rdma_read,
+        };
+        let shared = Arc::get_mut(&mut self.shared).ok_or(VipError::ErrorResource)?;
+        // SAFETY: as in `set_access`.
+        unsafe { shared.set_ptag(ptag, access) }
     }
 }

@@ -46,17 +46,28 @@ pub fn set_vi_attributes(vi: ViHandle, attributes: &ViAttributes) -> Result<()> 
 /// `InvalidParameter` for a NIC, address or handle that names no registration, `InvalidPtag` and
 /// `InvalidRdmaRead` for what [`register_mem`](super::register_mem) would refuse too. Nothing
 /// changes then.
-pub fn set_mem_attributes(
+///
+/// # Safety
+/// The owner of the registered memory allows whatever `attributes` allow peers, as for
+/// [`register_mem`](super::register_mem). What [`Nic::create_region`](crate::Nic::create_region),
+/// [`create_buffers`](crate::Nic::create_buffers) and
+/// [`create_descriptors`](crate::Nic::create_descriptors) made is lent as slices: it must not be
+/// given RDMA rights.
+///
+/// ```compile_fail,E0133
+/// # let nic = vipl::NicHandle::from_raw(1);
+/// let attributes = vipl::MemAttributes { ptag: None, rdma_write: true, rdma_read: false };
+/// vipl::provider::set_mem_attributes(nic, 0x1000, vipl::MemoryHandle(1), &attributes)?;
+/// # Ok::<(), vipl::VipError>(())
+/// ```
+pub unsafe fn set_mem_attributes(
     nic_handle: NicHandle,
     address: u64,
     handle: MemoryHandle,
     attributes: &MemAttributes,
 ) -> Result<()> {
     let settings = mem_settings(attributes);
-    Ok(nic::set_region(
-        nic_handle.into_raw(),
-        address,
-        handle.0,
-        &settings,
-    )?)
+    // SAFETY: passed on from our caller.
+    let changed = unsafe { nic::set_region(nic_handle.into_raw(), address, handle.0, &settings) };
+    Ok(changed?)
 }

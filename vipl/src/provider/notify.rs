@@ -11,19 +11,27 @@ use pmd::work::Queue;
 use super::entry;
 use crate::types::{CqEntry, CqHandle, NicHandle, RawDescriptor, Result, Returned, ViHandle};
 
-fn queue_notify(
+/// Has `handler` called with what comes off a work queue, as the poll loop's side tells it.
+pub(crate) fn queue_notify(
     vi: ViHandle,
     queue: Queue,
-    handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
+    handler: impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static,
 ) -> Result<()> {
-    let handler = move |nic, found: Option<notify::Returned>| {
+    let handler = move |nic, found| handler(NicHandle::from_raw(nic), found);
+    Ok(notify::notify(vi.into_raw(), queue, Box::new(handler))?)
+}
+
+/// What the poll loop's side calls in place of `handler`.
+fn without_context(
+    handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
+) -> impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static {
+    move |nic, found| {
         let returned = found.map(|found| Returned {
             descriptor: found.address as *mut RawDescriptor,
             status: found.status,
         });
-        handler(NicHandle::from_raw(nic), returned);
-    };
-    Ok(notify::notify(vi.into_raw(), queue, Box::new(handler))?)
+        handler(nic, returned);
+    }
 }
 
 /// Has `handler` called once, with the next descriptor that comes off the send queue
@@ -38,7 +46,7 @@ pub fn send_notify(
     vi: ViHandle,
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
 ) -> Result<()> {
-    queue_notify(vi, Queue::Send, handler)
+    queue_notify(vi, Queue::Send, without_context(handler))
 }
 
 /// Has `handler` called once, with the next descriptor that comes off the receive queue
@@ -50,7 +58,7 @@ pub fn recv_notify(
     vi: ViHandle,
     handler: impl FnOnce(NicHandle, Option<Returned>) + Send + 'static,
 ) -> Result<()> {
-    queue_notify(vi, Queue::Receive, handler)
+    queue_notify(vi, Queue::Receive, without_context(handler))
 }
 
 /// Has `handler` called once, with the next entry that comes off the completion queue

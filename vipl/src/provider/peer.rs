@@ -32,8 +32,9 @@ pub fn connect_peer_request(
 ///
 /// # Errors
 /// `NotDone` while it is in progress, `InvalidState` if there is none whose outcome was not
-/// told yet. Of the request: `Timeout`, `NotReachable` for a host that is not known,
-/// `InvalidReliabilityLevel` and `InvalidMtu` if the two VIs differ; the VI is Idle then.
+/// told yet. Of the request: `Timeout`, `InvalidReliabilityLevel` and `InvalidMtu` if the two
+/// VIs differ: the VI is Idle then; `NotReachable` if there is no way to the host: a reliable VI
+/// is in Error then.
 pub fn connect_peer_done(vi: ViHandle) -> Result<ViAttributes> {
     nic::connect_peer_done(vi.into_raw())?
         .map(|attributes| remote_attributes(&attributes))

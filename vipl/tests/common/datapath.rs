@@ -73,6 +73,11 @@ impl DatapathProcess {
         self.directory.0.join("pmd.sock")
     }
 
+    /// Its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it in order.
     pub(crate) fn stop(mut self) {
         drop(self.child.stdin.take());

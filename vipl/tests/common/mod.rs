@@ -10,7 +10,7 @@ pub(crate) mod stranger;
 pub(crate) mod tls;
 
 use std::net::Ipv4Addr;
-use std::process::{Child, Command};
+use std::process::{Child, ChildStderr, Command};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -294,6 +294,11 @@ impl SecondProcess {
             .env(CHILD_MARK, segment());
         change(&mut command);
         Self(command.spawn().unwrap())
+    }
+
+    /// Its standard error, which was piped when it was started.
+    pub(crate) fn stderr(&mut self) -> ChildStderr {
+        self.0.stderr.take().expect("a pipe")
     }
 
     /// Stops it where it is; it has stopped when this returns.

@@ -97,6 +97,17 @@ impl Drop for Pages {
     }
 }
 
+/// Changes the attributes of memory of the tests, which is reached by volatile accesses only.
+pub(crate) fn set_mem_attributes(
+    nic: NicHandle,
+    address: u64,
+    handle: MemoryHandle,
+    attributes: &MemAttributes,
+) -> Result<()> {
+    // SAFETY: no test has a reference to such memory.
+    unsafe { vip::set_mem_attributes(nic, address, handle, attributes) }
+}
+
 /// Attributes of a VI as most tests want it.
 pub(crate) fn attributes(ptag: Option<PtagHandle>) -> ViAttributes {
     ViAttributes {

@@ -35,9 +35,8 @@ pub(crate) const TRANSMIT_ERROR: u8 = 4;
 pub(crate) const MESSAGE_IN_ERROR: u16 = 0x0001;
 pub(crate) const PROTECTION_ERROR: u16 = 0x0100;
 pub(crate) const DESCRIPTOR_ERROR: u16 = 0x0200;
-/// Of Calling Attributes: descriptor flow control, and that the MTU may be negotiated.
+/// Of Calling Attributes: descriptor flow control.
 pub(crate) const FLOW_CONTROL: u16 = 1 << 3;
-pub(crate) const NEGOTIABLE: u16 = 1 << 7;
 
 /// A segment of the other side's.
 #[derive(Clone, Debug)]

@@ -44,7 +44,7 @@ impl Files {
     /// Makes a NIC speak VI/TCP at the address of this number, with TLS if it is told so.
     pub(crate) fn put(&self, config: &mut NicConfig, number: u32, tls: Option<&TlsConfig>) {
         config.transport = TransportKind::ViTcp;
-        config.host = Some(self.host(number));
+        config.host = Some(self.host(number).into());
         config.tls = tls.cloned();
     }
 

@@ -33,6 +33,8 @@ pub enum ActiveEvent {
     Request,
     /// The TCP connection could not be set up.
     TcpFailed,
+    /// The TCP connection could not be set up yet: the other end is not there, and may come.
+    TcpNotYet,
     /// The TCP connection is there.
     TcpEstablished,
     /// The TCP connection was closed by the other end, or broke.
@@ -54,9 +56,10 @@ pub enum ActiveEvent {
 
 impl ActiveEvent {
     /// All of them.
-    pub const ALL: [ActiveEvent; 10] = [
+    pub const ALL: [ActiveEvent; 11] = [
         ActiveEvent::Request,
         ActiveEvent::TcpFailed,
+        ActiveEvent::TcpNotYet,
         ActiveEvent::TcpEstablished,
         ActiveEvent::TcpClosed,
         ActiveEvent::Accept,
@@ -73,7 +76,7 @@ impl ActiveEvent {
 pub enum ActiveAction {
     /// Nothing: it was to be expected.
     None,
-    /// Set up a TCP connection, a new one if there was one.
+    /// Set up a TCP connection, a new one if there was one or could not be one yet.
     SetUpTcp,
     /// Send a Connect Request.
     SendRequest,
@@ -94,7 +97,8 @@ impl ActiveState {
     ///
     /// The diagram of [VI/TCP 4.2]. In brackets what it does not have: No Match is an end
     /// of its own, the consumer's time and its change of mind count from the start, a TCP
-    /// connection that closes while it is set up has failed, and a challenge is answered.
+    /// connection that closes while it is set up has failed, one that cannot be set up yet is
+    /// set up again, and a challenge is answered.
     ///
     /// ```text
     ///          +----------------+  (Legend: event - action)
@@ -135,7 +139,9 @@ impl ActiveState {
                 (S::Disconnected, A::Failed(Failure::Tcp))
             }
 
-            (S::PendingAccept, E::TcpClosed) => (S::Connecting, A::SetUpTcp),
+            (S::Connecting, E::TcpNotYet) | (S::PendingAccept, E::TcpClosed) => {
+                (S::Connecting, A::SetUpTcp)
+            }
             (S::PendingAccept, E::Accept) => (S::Connected, A::Connected),
             (S::PendingAccept, E::Reject) => (S::Disconnected, A::Failed(Failure::Rejected)),
             (S::PendingAccept, E::Challenge) => (S::PendingAccept, A::AnswerChallenge),

@@ -72,6 +72,8 @@ pub enum PeerEvent {
     Request,
     /// The TCP connection could not be set up.
     TcpFailed,
+    /// The TCP connection could not be set up yet: the other end is not there, and may come.
+    TcpNotYet,
     /// The TCP connection is there.
     TcpEstablished,
     /// The TCP connection was closed by the other end, or broke.
@@ -97,9 +99,10 @@ pub enum PeerEvent {
 
 impl PeerEvent {
     /// All of them.
-    pub const ALL: [PeerEvent; 13] = [
+    pub const ALL: [PeerEvent; 14] = [
         PeerEvent::Request,
         PeerEvent::TcpFailed,
+        PeerEvent::TcpNotYet,
         PeerEvent::TcpEstablished,
         PeerEvent::TcpClosed,
         PeerEvent::Accept,
@@ -144,7 +147,8 @@ impl PeerState {
     /// What `event` makes of the state, and what is to be done.
     ///
     /// The draft has no diagram of it: it is that of [VI/TCP 4.2], with Waiting for the
-    /// repeated attempts of [VI/TCP 4].
+    /// repeated attempts of [VI/TCP 4]. Not in the picture: a TCP connection that cannot be set up
+    /// yet leads from Connecting to Waiting.
     ///
     /// ```text
     ///          +----------------+  (Legend: event - action)
@@ -190,6 +194,8 @@ impl PeerState {
             (S::Connecting, E::TcpFailed | E::TcpClosed) => {
                 (S::Disconnected, A::Failed(Failure::Tcp))
             }
+
+            (S::Connecting, E::TcpNotYet) => (S::Waiting, A::None),
 
             (S::PendingAccept, E::Accept) => (S::Connected, A::Connected),
             (S::PendingAccept, E::Reject) => (S::Disconnected, A::Failed(Failure::Rejected)),

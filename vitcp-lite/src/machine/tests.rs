@@ -17,6 +17,7 @@ const ACTIVE: &str = "\
 Disconnected
     Request                   Connecting: SetUpTcp
     TcpFailed                 .
+    TcpNotYet                 .
     TcpEstablished            .
     TcpClosed                 Disconnected: None
     Accept                    .
@@ -28,6 +29,7 @@ Disconnected
 Connecting
     Request                   .
     TcpFailed                 Disconnected: Failed(Tcp)
+    TcpNotYet                 Connecting: SetUpTcp
     TcpEstablished            PendingAccept: SendRequest
     TcpClosed                 Disconnected: Failed(Tcp)
     Accept                    .
@@ -39,6 +41,7 @@ Connecting
 PendingAccept
     Request                   .
     TcpFailed                 .
+    TcpNotYet                 .
     TcpEstablished            .
     TcpClosed                 Connecting: SetUpTcp
     Accept                    Connected: Connected
@@ -50,6 +53,7 @@ PendingAccept
 Connected
     Request                   .
     TcpFailed                 .
+    TcpNotYet                 .
     TcpEstablished            .
     TcpClosed                 Disconnected: CloseTcp
     Accept                    .
@@ -133,6 +137,7 @@ const PEER: &str = "\
 Disconnected
     Request                   Connecting: SetUpTcp
     TcpFailed                 .
+    TcpNotYet                 .
     TcpEstablished            .
     TcpClosed                 Disconnected: None
     Accept                    .
@@ -147,6 +152,7 @@ Disconnected
 Connecting
     Request                   .
     TcpFailed                 Disconnected: Failed(Tcp)
+    TcpNotYet                 Waiting: None
     TcpEstablished            PendingAccept: SendRequest
     TcpClosed                 Disconnected: Failed(Tcp)
     Accept                    .
@@ -161,6 +167,7 @@ Connecting
 PendingAccept
     Request                   .
     TcpFailed                 .
+    TcpNotYet                 .
     TcpEstablished            .
     TcpClosed                 Waiting: CloseTcp
     Accept                    Connected: Connected
@@ -175,6 +182,7 @@ PendingAccept
 Waiting
     Request                   .
     TcpFailed                 .
+    TcpNotYet                 .
     TcpEstablished            .
     TcpClosed                 Waiting: None
     Accept                    .
@@ -189,6 +197,7 @@ Waiting
 Connected
     Request                   .
     TcpFailed                 .
+    TcpNotYet                 .
     TcpEstablished            .
     TcpClosed                 Disconnected: CloseTcp
     Accept                    .

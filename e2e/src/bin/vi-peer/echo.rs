@@ -19,6 +19,8 @@ const TELL_EACH: Duration = Duration::from_millis(20);
 /// A client that is later than this does not make up for it: how slow it was would be hidden by
 /// how fast it is afterwards.
 const DEBT: Duration = Duration::from_millis(10);
+/// A round trip that takes longer is a stall.
+const STALL: Duration = Duration::from_millis(50);
 /// What the input says to have the counters told.
 const COUNTERS: &str = "counters";
 /// Receives for each client.
@@ -195,7 +197,8 @@ pub(crate) fn ping(
     let mut serial = 0;
     let mut told = Instant::now();
     let mut due = Instant::now();
-    let mut shortest = Duration::MAX;
+    let (mut shortest, mut longest) = (Duration::MAX, Duration::ZERO);
+    let mut stalls = 0;
     let mut is_lost = false;
     while !is_lost && !stop_is_asked(&stop) {
         if let Some(per_second) = per_second {
@@ -207,12 +210,14 @@ pub(crate) fn ping(
         let begun = Instant::now();
         is_lost = !round_trip(&vi, serial, &mut descriptors)?;
         if !is_lost {
-            shortest = shortest.min(begun.elapsed());
+            let took = begun.elapsed();
+            (shortest, longest) = (shortest.min(took), longest.max(took));
+            stalls += u32::from(took > STALL);
             serial += 1;
         }
         if told.elapsed() >= TELL_EACH {
             told = Instant::now();
-            println!("alive {serial}");
+            println!("stalls {stalls}\nalive {serial}");
         }
     }
     // It may be told to stop by whoever was quicker to hear of the loss.
@@ -220,6 +225,7 @@ pub(crate) fn ping(
     tell("round_trips", serial);
     if serial > 0 {
         tell("shortest_us", shortest.as_micros() as u64);
+        tell("longest_us", longest.as_micros() as u64);
     }
     if is_lost {
         tell("losses", station.losses(vi.handle(), PATIENCE) as u64);

@@ -3,8 +3,9 @@
 //! | line | what is done | what is told |
 //! | --- | --- | --- |
 //! | `see HOST...` | waits until autodiscovery lists these hosts and no other | `sees HOST...` |
-//! | `ask HOST NAME` | asks for a connection once, and ends it | `asked HOST connected`, or what the call returned |
-//! | `hold NAME` | waits for a connection request, which stays without an answer | `holds CLIENT` |
+//! | `ask HOST NAME [OWN]` | asks for a connection once, and ends it | `asked HOST connected`, or what the call returned |
+//! | `hold NAME` | waits for a connection request, which stays without an answer | `holds CLIENT of user ID`, or what the call returned |
+//! | `release` | rejects the requests that it holds | |
 //!
 //! Hosts are told by their addresses, the smallest first.
 
@@ -33,8 +34,10 @@ pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words.as_slice() {
             ["see", hosts @ ..] => see(&station, hosts)?,
-            ["ask", host, name] => ask(&station, host, name)?,
-            ["hold", name] => held.push(hold(&station, name)?),
+            ["ask", host, name] => ask(&station, host, name, OWN)?,
+            ["ask", host, name, own] => ask(&station, host, name, own.as_bytes())?,
+            ["hold", name] => held.extend(hold(&station, name)?),
+            ["release"] => held.clear(),
             _ => return Err(format!("no such command: {line:?}").into()),
         }
     }
@@ -59,9 +62,9 @@ fn see(station: &Station, wanted: &[&str]) -> Result<(), Failure> {
     }
 }
 
-fn ask(station: &Station, host: &str, name: &str) -> Result<(), Failure> {
+fn ask(station: &Station, host: &str, name: &str, own: &[u8]) -> Result<(), Failure> {
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, host)?;
-    let local = station.nic().local_address(OWN)?;
+    let local = station.nic().local_address(own)?;
     let remote = station.nic().remote_address(host, name.as_bytes())?;
     match vi.connect(&local, &remote, Timeout::After(PATIENCE)) {
         Ok(_) => println!("asked {host} connected"),
@@ -71,12 +74,20 @@ fn ask(station: &Station, host: &str, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn hold(station: &Station, name: &str) -> Result<ConnectionRequest, Failure> {
+fn hold(station: &Station, name: &str) -> Result<Option<ConnectionRequest>, Failure> {
     let local = station.nic().local_address(name.as_bytes())?;
-    let request = station
-        .nic()
-        .connect_wait(&local, Timeout::After(PATIENCE))?;
+    let request = match station.nic().connect_wait(&local, Timeout::After(PATIENCE)) {
+        Ok(request) => request,
+        Err(error) => {
+            println!("holds nothing: {error:?}");
+            return Ok(None);
+        }
+    };
     let client = request.remote().discriminator.as_bytes();
-    println!("holds {}", String::from_utf8_lossy(client));
-    Ok(request)
+    let client = String::from_utf8_lossy(client);
+    match request.user()? {
+        Some(user) => println!("holds {client} of user {user}"),
+        None => println!("holds {client} of a user that is not known"),
+    }
+    Ok(Some(request))
 }

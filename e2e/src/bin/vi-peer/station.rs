@@ -98,8 +98,7 @@ impl Station {
         loop {
             match vi.connect(&local, &remote, Timeout::After(PATIENCE)) {
                 Ok(_) => return Ok(()),
-                // Requests before there is a link are lost.
-                Err(VipError::NoMatch | VipError::NotReachable) if Instant::now() < deadline => {
+                Err(VipError::NoMatch) if Instant::now() < deadline => {
                     self.watch(ASK_AGAIN);
                 }
                 Err(error) => return Err(format!("{own} is not connected: {error}").into()),

@@ -49,9 +49,10 @@ pub(crate) struct Common {
     pub(crate) events: Events,
     pub(crate) books: Books,
     pub(crate) directory: Mutex<HashMap<ViHandle, Arc<Slot>>>,
-    /// Times that an owner began to take completions past the completion queues, and was done with it.
-    pub(crate) drains_begun: AtomicU64,
-    pub(crate) drains_done: AtomicU64,
+    /// Completions that were taken past their completion queue, on which an entry is left of each.
+    pub(crate) taken_past_cqs: AtomicU64,
+    /// Entries that stood for no completion.
+    pub(crate) idle_entries: AtomicU64,
 }
 
 impl Common {
@@ -61,6 +62,15 @@ impl Common {
 
     fn ptag(&self) -> &Ptag {
         &self.place.ptag
+    }
+
+    /// Counts completions that are taken without their entries. The caller has the duties of the slot, or the VI in
+    /// the directory, so that no thread looks for the completion of such an entry before it is counted.
+    fn note_taken(&self, reaping: Reaping, completions: usize) {
+        if reaping == Reaping::Queue {
+            self.taken_past_cqs
+                .fetch_add(completions as u64, Ordering::SeqCst);
+        }
     }
 }
 
@@ -319,7 +329,11 @@ impl Control {
         match vi.connect(&local, &remote, Timeout::After(patience)) {
             Ok(_) => Ok(true),
             // Nobody has heard of this connection.
-            Err(VipError::NoMatch | VipError::NotReachable) => Ok(false),
+            Err(VipError::NoMatch) => Ok(false),
+            Err(VipError::NotReachable) => {
+                self.take_back(common, rng)?;
+                Ok(false)
+            }
             // The server did not want it, or did not come round to it in time: it may know of it.
             Err(VipError::Reject | VipError::Timeout) => {
                 self.connection += 1;
@@ -394,6 +408,14 @@ impl Control {
         Ok(())
     }
 
+    /// Leads a VI that reached nobody back to Idle; a reliable one is in Error.
+    fn take_back(&self, common: &Common, rng: &mut Rng) -> Result<(), Failure> {
+        let vi = Arc::clone(&lock(&self.slot.send_post).vi);
+        vi.disconnect()
+            .map_err(|error| format!("a disconnect: {error}"))?;
+        drain(&self.slot, common, &mut self.slot.all(), rng)
+    }
+
     /// Ends the connection, takes everything back, checks it, and enters it into the books.
     fn end(&mut self, common: &Common, by: EndedBy, rng: &mut Rng) -> Result<(), Failure> {
         let slot = Arc::clone(&self.slot);
@@ -401,14 +423,13 @@ impl Control {
         if by == EndedBy::Peer {
             self.expect_loss(common, &vi)?;
         }
-        common.drains_begun.fetch_add(1, Ordering::SeqCst);
         // The other threads may be in the middle of posting and reaping.
         vi.disconnect()
             .map_err(|error| format!("a disconnect: {error}"))?;
         {
             let mut all = slot.all();
             slot.shared.is_up.store(false, Ordering::SeqCst);
-            drain(&slot, &common.place, &mut all, rng)?;
+            drain(&slot, common, &mut all, rng)?;
             common.books.enter(&record(&slot, &all, by))?;
             all.receive_reap.window.reset()?;
             if rng.chance(200) {
@@ -420,7 +441,6 @@ impl Control {
                 self.replace(common, &mut all, rng)?;
             }
         }
-        common.drains_done.fetch_add(1, Ordering::SeqCst);
         self.connection += 1;
         self.phase = Phase::Down;
         Ok(())
@@ -460,6 +480,7 @@ impl Control {
         )?;
         let old = all.replace(&vi);
         // The receives that are posted go down with it, by one way or the other.
+        common.note_taken(slot.shape.receive_reaping, slot.receives.len());
         if rng.chance(500) {
             old.disconnect()?;
             while let Some(completed) = old.recv_done()? {
@@ -500,11 +521,13 @@ impl Control {
 /// Takes back everything that was posted before the disconnect, each descriptor in its turn.
 fn drain(
     slot: &Slot,
-    place: &Place,
+    common: &Common,
     all: &mut AllDuties<'_>,
     rng: &mut Rng,
 ) -> Result<(), Failure> {
-    while all.send_reap.step(slot, place, None, rng)? {}
+    while all.send_reap.step(slot, &common.place, None, rng)? {
+        common.note_taken(slot.shape.send_reaping, 1);
+    }
     if !slot.sends.is_empty() {
         return Err(format!(
             "{} sends stay on a queue that was flushed",
@@ -513,7 +536,9 @@ fn drain(
         .into());
     }
     // Receives that another thread has posted since are for the next connection.
-    while all.receive_reap.step(slot, place, None, rng)? {}
+    while all.receive_reap.step(slot, &common.place, None, rng)? {
+        common.note_taken(slot.shape.receive_reaping, 1);
+    }
     let all_sends = lock(&slot.idle_sends).len();
     let all_receives = lock(&slot.idle_receives).len() + slot.receives.len();
     if (all_sends, all_receives) != (slot.shape.sends, slot.shape.receives) {

@@ -33,7 +33,7 @@ pub(crate) enum IncomingState {
 #[derive(Clone, Debug)]
 pub(crate) struct Incoming {
     mode: ConnectMode,
-    generation: u32,
+    pub(super) generation: u32,
     pub(super) state: IncomingState,
     pub(crate) s_id: NPortId,
     pub(crate) connection_id: u32,
@@ -90,6 +90,13 @@ impl Engine {
         if request.remote.host != self.config.host {
             self.counters.count(Counter::NoMatch);
             self.refuse(frame, iu, handle, ConnectReason::NotMyAddress, host);
+            return;
+        }
+        let max_bytes = usize::from(self.config.max_discriminator_bytes);
+        let names = [&request.local, &request.remote].map(|of| of.discriminator.as_bytes());
+        if names.iter().any(|name| name.len() > max_bytes) {
+            self.counters.count(Counter::DropLongDiscriminator);
+            self.refuse(frame, iu, handle, ConnectReason::NoResources, host);
             return;
         }
         if mode == ConnectMode::PeerToPeer {

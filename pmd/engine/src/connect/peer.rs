@@ -27,7 +27,7 @@ use crate::connect::{ConnectCommand, ConnectError, RemoteVi};
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Phase};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Waiter};
+use crate::host::Host;
 
 /// Which of two requests that match stands: the one of the port with the higher
 /// N_Port_Name, then the one with the higher connection ID. The last field only makes
@@ -93,6 +93,10 @@ impl PeerRequest {
     fn is_over(&self, now_ns: u64) -> bool {
         self.is_concluded() || self.deadline_ns.is_some_and(|at| at <= now_ns)
     }
+
+    fn is_pending_for(&self, address: HostAddress, now_ns: u64) -> bool {
+        self.remote.host == address && !self.is_over(now_ns)
+    }
 }
 
 impl Engine {
@@ -119,16 +123,14 @@ impl Engine {
             outcome: None,
         };
         let deadline_ns = request.deadline_ns;
-        let may_find_ports = self.logins.is_some();
         let ep = self.endpoint_mut(vi).ok_or(ConnectError::Invalid)?;
         if !matches!(ep.phase, Phase::Idle) {
             return Err(ConnectError::InvalidState);
         }
         ep.forget_outcomes();
         ep.peer_request = Some(Box::new(request));
-        if command.targets.is_empty() && !may_find_ports {
-            ep.conclude(Err(ConnectError::NotReachable));
-            host.control_event(Waiter::Outcome(vi));
+        if self.has_no_route(command) {
+            self.conclude_failed(vi, ConnectError::NotReachable, host);
             return Ok(());
         }
         host.set_state(vi, EndpointState::ConnectPending);
@@ -137,8 +139,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A port of this host came: the requests in the pool that ask for the host ask it, too.
-    /// Until [`Engine::peer_lost`] says that it went.
+    /// Adds a port of this host, to which pending requests for the host are sent, too, until
+    /// [`Engine::peer_lost`] removes it.
     pub fn port_joined<H: Host>(
         &mut self,
         now_ns: u64,
@@ -152,14 +154,14 @@ impl Engine {
             let Some(ep) = self.endpoint_mut(vi) else {
                 continue;
             };
-            let Some(request) = ep.peer_request.as_mut() else {
-                continue;
-            };
-            if request.is_over(now_ns) || request.remote.host != address {
-                continue;
+            let pooled = ep.peer_request.as_mut();
+            if let Some(request) = pooled.filter(|request| request.is_pending_for(address, now_ns))
+            {
+                request.port_came(id);
             }
-            request.port_came(id);
-            if let Phase::Requesting(attempt) = &mut ep.phase {
+            if let Phase::Requesting(attempt) = &mut ep.phase
+                && attempt.is_pending_for(address, now_ns)
+            {
                 attempt.ask_also(id, now_ns, interval_ns);
                 self.ask_targets(now_ns, vi, host);
                 self.arm_connect_timer(vi);

@@ -7,7 +7,7 @@
 //! consumer thinks about the request answers nothing until it is asked again, so
 //! once another one said NO_MATCH the silent ones are asked at shorter intervals.
 
-use fcvi_frame::connect::{ConnectRequest, NetAddress};
+use fcvi_frame::connect::{ConnectRequest, HostAddress, NetAddress};
 use fcvi_frame::fc::NPortId;
 use fcvi_frame::flags::{ConnectMode, connect_request};
 use fcvi_frame::iu::Opcode;
@@ -21,7 +21,7 @@ use crate::connection_iu::{ConnectionIu, NO_ROOM_RETRY_NS, Sequence};
 use crate::counters::Counter;
 use crate::endpoint::{EndpointState, Phase, ViParams};
 use crate::engine::{Engine, ViIndex};
-use crate::host::{Host, Waiter};
+use crate::host::Host;
 
 /// What a port that was asked said so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +94,21 @@ impl Attempt {
         self.targets.iter().map(|target| target.id)
     }
 
+    /// Checks whether this is the request with this ID between these addresses.
+    pub(crate) fn is_for(
+        &self,
+        connection_id: u32,
+        local: &NetAddress,
+        remote: &NetAddress,
+    ) -> bool {
+        self.connection_id == connection_id && self.local == *local && self.remote == *remote
+    }
+
+    /// Reports whether the request is for this host and has not timed out.
+    pub(super) fn is_pending_for(&self, address: HostAddress, now_ns: u64) -> bool {
+        self.remote.host == address && self.deadline_ns.is_none_or(|at_ns| at_ns > now_ns)
+    }
+
     /// Asks this port, too, if it is not asked already.
     pub(super) fn ask_also(&mut self, id: NPortId, now_ns: u64, interval_ns: u64) {
         let fresh = Target::new(id, now_ns, interval_ns);
@@ -118,10 +133,10 @@ impl Attempt {
         at_ns.min(self.deadline_ns.unwrap_or(u64::MAX))
     }
 
-    /// The outcome, if no port is left that could say yes. To a peer request a port that is
-    /// not known yet may still say it.
+    /// The outcome, if no port is left that could accept. A peer request, or one for a host without
+    /// a known port, can still be accepted by a port that logs in later.
     fn failure(&self) -> Option<ConnectError> {
-        if self.mode == ConnectMode::PeerToPeer {
+        if self.mode == ConnectMode::PeerToPeer || self.targets.is_empty() {
             return None;
         }
         let undecided = |t: &Target| match t.answer {
@@ -168,10 +183,12 @@ impl Attempt {
 }
 
 impl Engine {
-    /// Starts a connection request (VIPL 3.3.4); its outcome comes by [`Engine::take_outcome`].
+    /// Starts a connection request (VIPL 3.3.4); its outcome comes by [`Engine::take_outcome`]. If
+    /// no port of the host is known, the request waits for one with discovery, and is
+    /// `NotReachable` without.
     ///
     /// # Errors
-    /// `Invalid`, `InvalidState`, and `NotReachable` if there is no port to ask.
+    /// `Invalid`, `InvalidState`.
     pub fn connect<H: Host>(
         &mut self,
         now_ns: u64,
@@ -183,17 +200,23 @@ impl Engine {
         if !matches!(ep.phase, Phase::Idle) {
             return Err(ConnectError::InvalidState);
         }
-        if command.targets.is_empty() {
-            return Err(ConnectError::NotReachable);
-        }
         if let Some(ep) = self.endpoint_mut(vi) {
             ep.forget_outcomes();
+        }
+        if self.has_no_route(command) {
+            self.conclude_failed(vi, ConnectError::NotReachable, host);
+            return Ok(());
         }
         host.set_state(vi, EndpointState::ConnectPending);
         let deadline_ns = command.deadline_ns(now_ns);
         let mode = ConnectMode::ClientServer;
         self.start_request(now_ns, vi, mode, command, deadline_ns, host);
         Ok(())
+    }
+
+    /// Reports whether no port of the host is known and ports are not discovered.
+    pub(super) fn has_no_route(&self, command: &ConnectCommand<'_>) -> bool {
+        command.targets.is_empty() && self.logins.is_none()
     }
 
     /// Asks for a connection, under a handle and a connection ID that nobody heard of before.
@@ -374,7 +397,7 @@ impl Engine {
         }
     }
 
-    /// Ends a request that got no connection: the VI is Idle again, receives posted on it stay.
+    /// Ends a request that got no connection.
     pub(crate) fn fail_request<H: Host>(
         &mut self,
         now_ns: u64,
@@ -384,14 +407,7 @@ impl Engine {
     ) {
         self.cancel_request(now_ns, vi, None, host);
         self.retire_handle(vi);
-        let Some(ep) = self.endpoint_mut(vi) else {
-            return;
-        };
-        ep.phase = Phase::Idle;
-        ep.conclude(Err(error));
-        self.arm_connect_timer(vi);
-        host.set_state(vi, EndpointState::Idle);
-        host.control_event(Waiter::Outcome(vi));
+        self.conclude_failed(vi, error, host);
     }
 
     /// Tells every port that may hold our request, except `keep`, that it is void.

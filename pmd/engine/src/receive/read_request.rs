@@ -55,19 +55,26 @@ impl Engine {
 
     /// Why the peer may not read there, if it may not: asked before a byte is read.
     pub(crate) fn refuses_read<H: Host>(
-        &self,
+        &mut self,
+        now_ns: u64,
         vi: ViIndex,
         header: &DeviceHeader,
         host: &mut H,
     ) -> Option<MessageReason> {
-        let params = self.endpoint(vi)?.params;
+        let ep = self.endpoint(vi)?;
+        let params = ep.params;
         if !params.rdma_read {
-            Some(MessageReason::ReadNotEnabled)
-        } else if header.tot_len > params.max_transfer_bytes || !host.check_rdma_read(vi, header) {
-            Some(MessageReason::ReadProtection)
-        } else {
-            None
+            return Some(MessageReason::ReadNotEnabled);
         }
+        let limited = ep.rx.misses.is_watched() && self.is_limited(now_ns, vi);
+        if limited || header.tot_len > params.max_transfer_bytes {
+            return Some(MessageReason::ReadProtection);
+        }
+        if host.check_rdma_read(vi, header) {
+            return None;
+        }
+        self.miss(now_ns, vi, header.rmt_va_handle, host);
+        Some(MessageReason::ReadProtection)
     }
 
     fn accept_read<H: Host>(
@@ -80,7 +87,7 @@ impl Engine {
     ) {
         let header = &iu.header;
         let at = Sequence::answering(&frame.fc);
-        if let Some(reason) = self.refuses_read(vi, header, host) {
+        if let Some(reason) = self.refuses_read(now_ns, vi, header, host) {
             self.refuse_read(now_ns, vi, at, header.msg_id, reason, host);
             return;
         }

@@ -38,6 +38,8 @@ pub(crate) struct RxRecovery {
     pub(super) ahead: VecDeque<RxMessage>,
     ahead_limit: usize,
     pub(super) telling: Telling,
+    /// An RDMA write ahead of order was refused: no other one is looked up ahead of order.
+    missed_ahead: bool,
 }
 
 impl RxRecovery {
@@ -51,6 +53,7 @@ impl RxRecovery {
             ahead: VecDeque::with_capacity(max_ahead),
             ahead_limit: max_ahead,
             telling: Telling::new(config),
+            missed_ahead: false,
         }
     }
 
@@ -204,7 +207,12 @@ impl Engine {
                     self.counters.count(Counter::RxFrames);
                     self.counters.count(Counter::AheadPlaced);
                 }
-                Err(reason) => self.counters.count(reason),
+                Err(reason) => {
+                    self.counters.count(reason);
+                    if reason == Counter::DropAheadRefused {
+                        self.miss(now_ns, vi, iu.header.rmt_va_handle, host);
+                    }
+                }
             }
         }
         self.go_on(now_ns, vi, host);
@@ -296,6 +304,9 @@ impl Engine {
     /// What came ahead of order and is in order now.
     pub(super) fn go_on<H: Host>(&mut self, now_ns: u64, vi: ViIndex, host: &mut H) {
         loop {
+            if host.is_failing(vi) {
+                return;
+            }
             let Some(ep) = self.endpoint_mut(vi) else {
                 return;
             };
@@ -362,7 +373,10 @@ impl Engine {
             None if place != recovery.ahead.len() => return Err(Counter::DropAheadUnknown),
             None if place >= recovery.ahead_limit => return Err(Counter::DropAheadMessages),
             None => {
-                let kind = claim_ahead(vi, params, iu, host)?;
+                let may_look_up = !(rx.misses.is_watched() || recovery.missed_ahead);
+                let kind = claim_ahead(vi, params, iu, may_look_up, host);
+                recovery.missed_ahead |= kind == Err(Counter::DropAheadRefused);
+                let kind = kind?;
                 let number = run.begin / recovery.room(iu.header.opcode);
                 let message = RxMessage {
                     msg_id: run.msg_id,
@@ -412,14 +426,18 @@ fn claim_ahead<H: Host>(
     vi: ViIndex,
     params: &ViParams,
     iu: &IuView<'_>,
+    may_look_up: bool,
     host: &mut H,
 ) -> Result<RxKind, Counter> {
     let header = &iu.header;
     let write = header.opcode == Opcode::WriteRequest;
     if write {
         let fits = header.tot_len <= params.max_transfer_bytes;
-        if !(params.rdma_write && fits && host.check_rdma_write(vi, header)) {
+        if !(params.rdma_write && fits && may_look_up) {
             return Err(Counter::DropAheadUnfit);
+        }
+        if !host.check_rdma_write(vi, header) {
+            return Err(Counter::DropAheadRefused);
         }
     }
     let claimed = !write || immediate(iu).is_some();

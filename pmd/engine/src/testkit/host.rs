@@ -82,6 +82,8 @@ pub(crate) struct Receive {
     /// Bytes that were placed, of which none is placed twice.
     pub(crate) placed: Vec<(u32, u32)>,
     pub(crate) claimed: bool,
+    /// Its completion cannot be written.
+    pub(crate) lost: bool,
 }
 
 /// The queues of one VI.
@@ -95,6 +97,8 @@ pub(crate) struct Queues {
     /// What completed reads brought, with their IDs.
     pub(crate) reads: Vec<(u64, Vec<u8>)>,
     pub(crate) receives: VecDeque<Receive>,
+    /// A completion could not be written.
+    pub(crate) failing: bool,
     pub(crate) log: Vec<Event>,
     pub(crate) next_send_id: u64,
     pub(crate) next_receive_id: u64,
@@ -290,6 +294,10 @@ impl Host for TestHost {
         queues.log.push(Event::Sent(send.id, status, length_bytes));
     }
 
+    fn is_failing(&self, vi: ViIndex) -> bool {
+        self.vis.get(&vi).is_some_and(|queues| queues.failing)
+    }
+
     fn transmit_data(
         &mut self,
         vi: ViIndex,
@@ -406,6 +414,7 @@ impl Host for TestHost {
         assert!(claimed, "only what was claimed is completed");
         let placed: u32 = receive.placed.iter().map(|(from, to)| to - from).sum();
         assert!(placed as usize == receive.data.len() || !completion.status.is_ok());
+        queues.failing |= receive.lost;
         queues.log.push(Event::Received(Received {
             id: receive.id,
             status: completion.status,
@@ -418,6 +427,10 @@ impl Host for TestHost {
 
     fn check_rdma_write(&mut self, _vi: ViIndex, target: &DeviceHeader) -> bool {
         self.holds(target.rmt_va, target.rmt_va_handle, target.tot_len)
+    }
+
+    fn names_region(&mut self, _vi: ViIndex, handle: u32) -> bool {
+        self.regions.contains_key(&handle)
     }
 
     fn place_rdma_write(

@@ -7,7 +7,7 @@ use fcvi_frame::iu::Opcode::{
     ConnectResponse3 as Resp3, DisconnectRequest, DisconnectResponse,
 };
 
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, params};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, config as node_config, params};
 use crate::{ConnectError, Counter, EndpointState, Level, ViParams};
 
 const RD: Level = Level::ReliableDelivery;
@@ -97,12 +97,36 @@ fn only_an_idle_vi_connects() {
     net.request(CLIENT, a, "x", &[SERVER], None);
     assert_eq!(net.try_request(CLIENT, a, "x", &[SERVER], None), refused);
     let c = net.create(CLIENT, params(RD));
-    let nobody = net.try_request(CLIENT, c, "x", &[], None);
-    assert_eq!(nobody, Err(ConnectError::NotReachable));
     assert!(!net.nodes[CLIENT].engine.destroy_vi(a));
     assert!(net.nodes[CLIENT].engine.destroy_vi(c));
     let gone = net.try_request(CLIENT, c, "x", &[SERVER], None);
     assert_eq!(gone, Err(ConnectError::Invalid));
+}
+
+/// Its last frames would have the SEQ_CNT of its first ones.
+#[test]
+fn message_that_the_frames_of_both_cannot_carry_is_refused_with_the_connection() {
+    for (data_field_bytes, fits) in [(2112, true), (256, false)] {
+        let mut net = Net::pair_with(1, |config| {
+            if config.n_port_id == node_config(SERVER).n_port_id {
+                config.data_field_bytes = data_field_bytes;
+            }
+        });
+        let long = ViParams {
+            max_transfer_bytes: 20 << 20,
+            ..params(RD)
+        };
+        let [a, b] = [CLIENT, SERVER].map(|node| net.create(node, long));
+        let listener = net.listen(SERVER, "x");
+        net.request(CLIENT, a, "x", &[SERVER], None);
+        net.settle();
+        let conn = net.indication(SERVER, listener).unwrap().conn;
+        let accepted = net.accept(SERVER, conn, b);
+        assert_eq!(accepted.is_ok(), fits);
+        if !fits {
+            assert_eq!(accepted, Err(ConnectError::MaxTransferSize));
+        }
+    }
 }
 
 #[test]
@@ -364,7 +388,7 @@ fn a_peer_that_takes_no_legal_frame_is_refused() {
 fn a_server_that_takes_no_legal_frame_is_left() {
     let mut net = Net::pair();
     let (a, b, conn) = net.ask(RD);
-    net.nodes[SERVER].engine.config.data_field_bytes = 16;
+    net.nodes[SERVER].engine.config.data_field_bytes = 252;
     net.accept(SERVER, conn, b).unwrap();
     net.settle();
     assert_eq!(net.error(CLIENT, a), Some(ConnectError::Rejected));

@@ -319,15 +319,23 @@ fn a_peer_lost_in_the_middle_of_a_connection_procedure_ends_it() {
         net.wire.lose(CLIENT, Resp2, u32::MAX);
         net.accept(SERVER, conn, b).unwrap();
         net.settle();
-        let (node, vi, peer, error) = if server_side {
-            (SERVER, b, CLIENT, ConnectError::Timeout)
+        let (node, vi, peer, error, state) = if server_side {
+            (
+                SERVER,
+                b,
+                CLIENT,
+                ConnectError::Timeout,
+                EndpointState::Idle,
+            )
         } else {
-            (CLIENT, a, SERVER, ConnectError::NotReachable)
+            let error = ConnectError::NotReachable;
+            (CLIENT, a, SERVER, error, EndpointState::Error)
         };
         net.peer_lost(node, peer);
         assert_eq!(net.error(node, vi), Some(error));
-        assert_eq!(net.state(node, vi), EndpointState::Idle);
-        assert_eq!(net.nodes[node].host.vi(vi).receives.len(), 1);
+        assert_eq!(net.state(node, vi), state);
+        let posted = net.nodes[node].host.vi(vi).receives.len();
+        assert_eq!(posted, usize::from(server_side), "flushed in Error only");
         assert_eq!(net.nodes[node].engine.exchange_usage().0, 0);
         assert!(net.nodes[SERVER].engine.incoming[0].is_none() == server_side);
     }

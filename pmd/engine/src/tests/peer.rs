@@ -164,14 +164,6 @@ fn an_outcome_is_kept_until_the_next_call() {
 }
 
 #[test]
-fn without_a_port_to_ask_there_is_no_pool() {
-    let (mut net, a, _) = pair();
-    net.peer_request(CLIENT, a, "x", &[], None);
-    assert_eq!(net.state(CLIENT, a), EndpointState::Idle);
-    assert_eq!(net.peer_error(CLIENT, a), Some(ConnectError::NotReachable));
-}
-
-#[test]
 fn calls_in_the_wrong_state_change_nothing() {
     let wrong = Err(ConnectError::InvalidState);
     let (mut net, a, b) = pair();

@@ -44,6 +44,19 @@ fn no_frame_of_a_message(net: &Net) {
     assert_eq!(net.ius(), []);
 }
 
+/// An idle connection between two VIs of one port: nothing answers a probe of the own port where discovery takes link
+/// services, and drops those with the own address.
+#[test]
+fn idle_connection_within_one_port_is_not_probed() {
+    let (mut net, a, b) = pair_with(RD, |config| config.probe_interval_ns = S);
+    net.wire.cut = true;
+    net.advance(100 * S);
+    assert_eq!(net.log(CLIENT, a), []);
+    assert_eq!(net.log(SERVER, b), []);
+    assert_eq!(net.total(Counter::PeersLost), 0);
+    assert!(net.wire.trace.is_empty(), "no probe");
+}
+
 #[test]
 fn messages_are_counted_and_need_no_frames() {
     for level in LEVELS {

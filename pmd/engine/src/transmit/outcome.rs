@@ -127,6 +127,9 @@ impl Engine {
         };
         while let Some(entry) = tx.in_flight.pop_answered() {
             host.complete_send(vi, Status::OK, entry.length_bytes);
+            if host.is_failing(vi) {
+                return;
+            }
         }
         tx.tracked = reception
             || tx.recovery.is_some()
@@ -154,6 +157,10 @@ impl Engine {
             } else {
                 self.abandon_entry(now_ns, &entry);
                 host.complete_send(vi, Status::FLUSHED, 0);
+            }
+            if host.is_failing(vi) {
+                // The caller's break flushes the rest.
+                return;
             }
         }
         let failed = self.tx_mut(vi).and_then(|tx| {

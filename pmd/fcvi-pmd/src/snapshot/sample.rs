@@ -21,6 +21,7 @@ pub(crate) fn snapshot(step: u64) -> Snapshot {
             version: "0.1.0".into(),
             uptime_s: step.total(3723, 1) as f64,
             config: "/etc/viaduct/pmd.toml".into(),
+            log_lines_lost: step.total(5, 1),
         },
         cores: vec![
             CoreInfo::new(
@@ -117,6 +118,7 @@ fn vis(step: Step) -> Vec<ViInfo> {
             bytes_sent: step.total(32_000, 28_800),
             messages_received: step.total(500, 450),
             bytes_received: step.total(1 << 30, 1 << 20),
+            rdma_refused: 2,
         },
         ViInfo {
             application: 100,

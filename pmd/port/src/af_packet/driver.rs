@@ -4,7 +4,6 @@ use core::mem::ManuallyDrop;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
 
 use super::addresses::Addresses;
 use super::counts::Counts;
@@ -65,6 +64,7 @@ impl AfPacketPort {
         let reason = if len_bytes < ETHERNET_HEADER_BYTES {
             &mut self.counts.drop_tx_runt
         } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
+            self.link.note_too_long();
             &mut self.counts.drop_tx_too_long
         } else if let Some(index) = self.tx.lent_index(&mbuf) {
             if !to_self {
@@ -115,7 +115,11 @@ impl AfPacketPort {
     fn count_skipped(&mut self, taken: &Taken) {
         self.link.look(&self.socket);
         let limit_bytes = frame_bytes(self.link.now().mtu_bytes);
-        self.counts.drop_tx_too_long += self.tx.taken_above(taken, limit_bytes);
+        let too_long = self.tx.taken_above(taken, limit_bytes);
+        self.counts.drop_tx_too_long += too_long;
+        if too_long > 0 {
+            self.link.note_too_long();
+        }
     }
 
     /// Counts a frame that the receive ring handed out; `None` if it is dropped.
@@ -268,10 +272,7 @@ impl Drop for AfPacketPort {
         while let Some(mbuf) = self.self_queue.pop_front() {
             self.self_pool.free(mbuf);
         }
-        if self.self_pool.in_use() > 0 {
-            // Buffers in the caller's hands keep their memory.
-            core::mem::forget(Arc::clone(self.self_pool.mapping()));
-        }
+        self.self_pool.keep_lent();
         if self.rx.lent_count() == 0 && self.tx.lent_count() == 0 {
             // SAFETY: dropped once, here; no lent buffer points into the
             // mapping, and the rings are not used any more.

@@ -1,7 +1,8 @@
 //! What becomes of the interface while a port on it is open.
 
+use super::driver::frame_bytes;
 use super::socket::{Link, Socket};
-use crate::port::{PortEvent, PortFailure};
+use crate::port::{MtuChange, PortEvent, PortFailure};
 
 /// An interface that is looked at now and then.
 #[derive(Debug)]
@@ -11,6 +12,12 @@ pub(crate) struct LinkWatch {
     changes: u64,
     /// A failure that was not told yet.
     untold: Option<PortFailure>,
+    /// The MTU that the port was opened with.
+    opened_mtu_bytes: u32,
+    /// The one below it that was reported.
+    reported_low_mtu: Option<u32>,
+    /// A frame was dropped because of the MTU.
+    is_too_short: bool,
 }
 
 impl LinkWatch {
@@ -21,6 +28,9 @@ impl LinkWatch {
             link,
             changes: 0,
             untold: None,
+            opened_mtu_bytes: link.mtu_bytes,
+            reported_low_mtu: None,
+            is_too_short: false,
         }
     }
 
@@ -63,12 +73,31 @@ impl LinkWatch {
         self.untold = Some(failure);
     }
 
-    /// Tells a failure that was not told before; false if there is none.
+    /// Has an MTU reported that is so low that a frame was dropped.
+    #[cold]
+    pub(crate) fn note_too_long(&mut self) {
+        self.is_too_short = true;
+    }
+
+    /// Reports a failure, and a change of the MTU that matters, each once; false if there is neither.
     pub(crate) fn tell(&mut self, out: &mut Vec<PortEvent>) -> bool {
-        let Some(failure) = self.untold.take() else {
-            return false;
+        let before = out.len();
+        out.extend(self.untold.take().map(PortEvent::Failed));
+        let (opened, now) = (self.opened_mtu_bytes, self.link.mtu_bytes);
+        let is_too_low = frame_bytes(now) < frame_bytes(opened);
+        let is_news = match is_too_low {
+            true => self.is_too_short && self.reported_low_mtu != Some(now),
+            false => self.reported_low_mtu.is_some(),
         };
-        out.push(PortEvent::Failed(failure));
-        true
+        if is_news {
+            self.reported_low_mtu = is_too_low.then_some(now);
+            out.push(PortEvent::MtuChanged(MtuChange {
+                opened_bytes: opened,
+                now_bytes: now,
+                is_too_low,
+            }));
+        }
+        self.is_too_short = false;
+        out.len() > before
     }
 }

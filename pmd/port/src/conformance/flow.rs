@@ -211,7 +211,7 @@ pub(super) fn a_departed_station_blocks_nobody(make: &mut dyn FnMut() -> Pair) {
     }
     let left = events.iter().filter_map(|event| match event {
         PortEvent::Left(neighbour) => Some(neighbour.mac),
-        PortEvent::Joined(_) | PortEvent::Failed(_) => None,
+        PortEvent::Joined(_) | PortEvent::MtuChanged(_) | PortEvent::Failed(_) => None,
     });
     let left: Vec<MacBytes> = left.collect();
     assert!(

@@ -160,8 +160,9 @@ fn hold_program(config: &DpdkConfig, index: u32) -> Option<Link> {
     program::hold(index).unwrap_or_else(|error| {
         ::log::warn!(
             "{}: its XDP program stays on the interface if this process is killed, until the next start \
-             (`ip link set dev NAME xdp off` takes it off): {error}",
-            config.device
+             (`ip link set dev {} xdp off` takes it off): {error}",
+            config.device,
+            interface_name(index)
         );
         None
     })

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::af_xdp::bpf::{Link, Mode, Program};
+use crate::descriptor_number::above_standard_streams;
 
 /// Room for what the kernel tells of an interface.
 const ANSWER_BYTES: usize = 32 * 1024;
@@ -115,7 +116,7 @@ impl Netlink {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the descriptor was just made and belongs to nobody else.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) }).map(Self)
     }
 
     /// Asks the kernel, and gives its answer, which is there when it was asked.

@@ -70,6 +70,14 @@ impl Side {
         self.held.push(held);
     }
 
+    /// Takes the frames back that are held; buffers that the caller has keep their memory.
+    fn close(&mut self) {
+        while let Some(held) = self.held.take_oldest() {
+            self.pool.free(held.mbuf);
+        }
+        self.pool.keep_lent();
+    }
+
     /// The next frame whose time has come.
     fn due(&mut self, turn: u64) -> Option<Held> {
         self.held.take_due(turn, self.passed_frames)
@@ -407,6 +415,19 @@ impl<P: Port> Port for FaultInjector<P> {
 
     fn upkeep(&mut self) {
         self.inner.upkeep();
+    }
+}
+
+impl<P: Port> Drop for FaultInjector<P> {
+    fn drop(&mut self) {
+        while let Some((_, mbuf)) = self.reserved.pop_front() {
+            self.inner.free(mbuf);
+        }
+        while let Some(mbuf) = self.outbound.pop() {
+            self.inner.free(mbuf);
+        }
+        self.tx.close();
+        self.rx.close();
     }
 }
 

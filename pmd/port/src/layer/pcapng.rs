@@ -11,7 +11,6 @@ mod tests;
 use core::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::mbuf::{Mbuf, MbufBatch};
@@ -40,16 +39,6 @@ pub struct PcapngTee<P: Port, W: Write + Send = BufWriter<File>> {
     broken: bool,
     frames: u64,
     errors: u64,
-}
-
-impl<P: Port> PcapngTee<P> {
-    /// Makes a new file, or empties the one that is there.
-    ///
-    /// # Errors
-    /// The file cannot be made or written.
-    pub fn create(inner: P, path: &Path) -> io::Result<Self> {
-        Self::new(inner, BufWriter::new(File::create(path)?))
-    }
 }
 
 impl<P: Port, W: Write + Send> PcapngTee<P, W> {
@@ -190,10 +179,10 @@ impl<P: Port, W: Write + Send> Drop for PcapngTee<P, W> {
     fn drop(&mut self) {
         if self.flush().is_err() {
             // Nobody is left to read the counter.
-            eprintln!(
-                "the end of the capture of {} could not be written",
-                self.inner.capabilities().device
-            );
+            let device = &self.inner.capabilities().device;
+            crate::stderr::write_line(format_args!(
+                "viaduct: {device}: capture: the last frames could not be written"
+            ));
         }
     }
 }

@@ -39,7 +39,7 @@ struct Counts {
 #[derive(Debug)]
 pub struct LoopbackPort {
     capabilities: Capabilities,
-    hub: Arc<Hub>,
+    pub(super) hub: Arc<Hub>,
     own: usize,
     pool: Mempool,
     links: Vec<Link>,
@@ -53,6 +53,9 @@ pub struct LoopbackPort {
     /// Buffers of each share that are not back yet.
     outstanding: Vec<u32>,
     frames_per_share: u32,
+    /// Buffers of the hub that went to our caller, less those that came back from it; negative
+    /// where the caller of another port had them.
+    lent: i64,
     /// Stations that got frames in this burst and may sleep.
     to_wake: u64,
     /// Where the next receive burst starts.
@@ -110,6 +113,7 @@ impl LoopbackPort {
             pool,
             outstanding: vec![0; count + 2],
             frames_per_share: config.frames_per_ring,
+            lent: 0,
             to_wake: 0,
             next_link: 0,
             last_lookup: (config.macs[own], own),
@@ -195,6 +199,7 @@ impl LoopbackPort {
             self.counts.drop_foreign_buffer += 1;
             return self.free(mbuf);
         }
+        self.lent -= 1;
         self.counts.tx_frames += 1;
         self.counts.tx_bytes += mbuf.len() as u64;
         let share = usize::from(self.share_of[Mempool::index_of(&mbuf) as usize]);
@@ -261,6 +266,7 @@ impl Port for LoopbackPort {
         self.refresh();
         let share = self.share(dst);
         let mbuf = self.lend(share);
+        self.lent += i64::from(mbuf.is_some());
         self.counts.tx_no_room += u64::from(mbuf.is_none());
         mbuf
     }
@@ -297,6 +303,7 @@ impl Port for LoopbackPort {
             }
         }
         self.next_link = (self.next_link + 1) % count;
+        self.lent += added as i64;
         added
     }
 
@@ -304,6 +311,7 @@ impl Port for LoopbackPort {
     fn free(&mut self, mbuf: Mbuf) {
         let station = usize::from(Mempool::tag_of(&mbuf));
         if self.pool.owns(&mbuf) {
+            self.lent -= 1;
             return self.take_back(mbuf);
         }
         let returned = match self.hub.stations.get(station) {
@@ -312,6 +320,7 @@ impl Port for LoopbackPort {
             }
             _ => false,
         };
+        self.lent -= i64::from(returned);
         self.counts.drop_foreign_buffer += u64::from(!returned);
     }
 
@@ -371,6 +380,11 @@ impl Port for LoopbackPort {
 
 impl Drop for LoopbackPort {
     fn drop(&mut self) {
+        // Callers have buffers of the hub exactly if the sum of all stations is positive, and then
+        // at least one of them is. The memory of all stations stays mapped.
+        if self.lent > 0 {
+            core::mem::forget(Arc::clone(&self.hub));
+        }
         self.hub.leave(self.own);
     }
 }

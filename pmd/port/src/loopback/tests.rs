@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::*;
 use crate::mbuf::{BURST, MbufBatch};
 use crate::port::{MacBytes, Neighbour, Port, PortEvent};
@@ -185,4 +187,34 @@ fn impossible_hubs_are_refused() {
         assert!(!error.to_string().is_empty());
     }
     assert!(LoopbackPort::pair(&LoopbackConfig::stations(3)).is_err());
+}
+
+#[test]
+fn buffers_of_another_hub_count_for_neither() {
+    let (mut ours, mut theirs) = (hub(2), hub(2));
+    let dst = mac(&ours[1]);
+    let mut kept = ours[0].alloc(dst).expect("room");
+    let foreign = theirs[0].alloc(dst).expect("room");
+    ours[0].free(foreign);
+    assert_eq!(counter(&ours[0], "drop_foreign_buffer"), 1);
+    // Where it counted as one that came back, the memory of `kept` would go with the hub.
+    drop(ours);
+    kept.buffer_mut().fill(1);
+    assert!(kept.buffer_mut().iter().all(|&byte| byte == 1));
+}
+
+#[test]
+fn hub_without_lent_buffers_is_unmapped_with_frames_on_their_way() {
+    let mut ports = hub(2);
+    let dst = mac(&ports[1]);
+    assert!(send(&mut ports[0], dst, 1, 60));
+    let mut batch = MbufBatch::new();
+    let own = mac(&ports[0]);
+    assert!(send(&mut ports[1], own, 2, 60));
+    assert_eq!(ports[0].rx_burst(&mut batch, 1), 1);
+    // Of the other station, and freed by the one that received it.
+    ports[0].free(batch.pop().expect("a frame"));
+    let hub = Arc::downgrade(&ports[0].hub);
+    drop(ports);
+    assert!(hub.upgrade().is_none());
 }

@@ -1,7 +1,8 @@
 //! What a station is opened with.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use super::directory::runtime_directory;
 use super::error::ShmError;
 use super::layout::{Geometry, STATIONS_MAX};
 use super::sys;
@@ -36,13 +37,9 @@ impl ShmConfig {
     /// The defaults with a segment name: 256 slots, 64 stations, prefix 0E-FD-00,
     /// in `$XDG_RUNTIME_DIR` if that is a tmpfs, else in `/dev/shm`.
     pub fn new(segment: impl Into<String>) -> Self {
-        let directory = std::env::var_os("XDG_RUNTIME_DIR")
-            .map(PathBuf::from)
-            .filter(|path| path.is_absolute() && sys::is_tmpfs(path))
-            .unwrap_or_else(|| Path::new("/dev/shm").to_path_buf());
         Self {
             segment: segment.into(),
-            directory,
+            directory: runtime_directory(),
             slots_per_ring: 256,
             max_stations: 64,
             mac_prefix: [0x0e, 0xfd, 0x00],

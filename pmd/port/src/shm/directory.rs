@@ -1,13 +1,17 @@
-//! The directory of a segment: private to one user, and its lock.
+//! Directories that are private to one user, and locks in them. A segment has one, and whatever else
+//! programs of one user share by name.
 
 use std::fs::{DirBuilder, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::error::ShmError;
 use super::sys;
+use crate::environment;
+use crate::fork::Descriptor;
 
 /// The file whose `flock` is held while a station joins or the last one cleans up.
 const LOCK_FILE: &str = "lock";
@@ -22,9 +26,9 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two tries to take the lock; flock(2) has no call with a timeout.
 const LOCK_RETRY: Duration = Duration::from_millis(1);
 
-/// The directory of a segment, checked to be ours alone.
+/// A directory, checked to be ours alone.
 #[derive(Debug)]
-pub(super) struct Directory {
+pub struct Directory {
     path: PathBuf,
     handle: File,
 }
@@ -41,6 +45,27 @@ impl Drop for DirectoryLock {
         // descriptor. It cannot fail for an open descriptor of a local file.
         let _ = sys::unlock_flock(&self.file);
     }
+}
+
+/// The exclusive lock of a file, held until it is dropped. The system releases it when the process
+/// dies, and a child of a fork does not keep it.
+#[derive(Debug)]
+pub struct FileLock(Descriptor);
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // As for `DirectoryLock`.
+        let _ = sys::unlock_flock(&self.0);
+    }
+}
+
+/// Gives the directory for the private directories of this user's programs: `$XDG_RUNTIME_DIR` if that is
+/// a tmpfs, else `/dev/shm`.
+pub fn runtime_directory() -> PathBuf {
+    environment::variable("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute() && sys::is_tmpfs(path))
+        .unwrap_or_else(|| Path::new("/dev/shm").to_path_buf())
 }
 
 /// The name of the file with a station's receive rings.
@@ -87,6 +112,59 @@ impl Directory {
     /// Takes the lock of a directory that is open; `None` if it was removed meanwhile.
     pub(super) fn lock_again(&self) -> Result<Option<DirectoryLock>, ShmError> {
         self.lock(0, Instant::now() + LOCK_TIMEOUT)
+    }
+
+    /// Opens the directory `viaduct-NAME-UID` in `base`, made with mode 0700 if need be. No segment has
+    /// a directory of this name if `name` begins with a letter.
+    ///
+    /// # Errors
+    /// It cannot be made, or is not this user's alone.
+    pub fn of_user(base: &Path, name: &str) -> Result<Self, ShmError> {
+        let path = base.join(format!("viaduct-{name}-{}", sys::user()));
+        loop {
+            if let Some(directory) = Self::open(&path)? {
+                return Ok(directory);
+            }
+        }
+    }
+
+    /// Takes the lock of a file of this directory, made if need be; `None` if it is held. Never waits.
+    ///
+    /// # Errors
+    /// The file cannot be made or locked.
+    pub fn try_lock(&self, name: &str) -> Result<Option<FileLock>, ShmError> {
+        let failed = |error| self.failed("lock", name, error);
+        loop {
+            let open = || sys::open_at(&self.handle, name, libc::O_CREAT).map(Into::into);
+            let file = Descriptor::make(open).map_err(|error| self.failed("open", name, error))?;
+            if !sys::try_flock(&file).map_err(failed)? {
+                return Ok(None);
+            }
+            // Its last holder may have removed the file after it was opened here: the next one makes another.
+            if sys::is_linked(&file).map_err(failed)? {
+                return Ok(Some(FileLock(file)));
+            }
+        }
+    }
+
+    /// Gives a path to a file of exactly this directory, wherever it is and however long its own path: for
+    /// sockets, whose paths have at most 107 bytes. Valid while `self` is.
+    pub fn short_path(&self, name: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}/{name}", self.handle.as_raw_fd()))
+    }
+
+    /// The path of the directory, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Lists the names of its files, those that are UTF-8.
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn file_names(&self) -> io::Result<impl Iterator<Item = String>> {
+        let entries = std::fs::read_dir(&self.path)?;
+        Ok(entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()))
     }
 
     /// Opens and checks; `None` if it vanished between being made and being opened.
@@ -180,7 +258,10 @@ impl Directory {
     }
 
     /// Removes a file if it is there.
-    pub(super) fn remove_file(&self, name: &str) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the system reports.
+    pub fn remove_file(&self, name: &str) -> io::Result<()> {
         sys::unlink_at(&self.handle, name)
     }
 
@@ -220,14 +301,36 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lock_of_a_file_has_one_holder_and_none_of_a_removed_file() {
+        let base = std::env::temp_dir();
+        let directory = Directory::of_user(&base, &format!("unit-{}", std::process::id()));
+        let directory = directory.expect("a directory");
+        let lock = || directory.try_lock("a").expect("a lock or none");
+        let first = lock().expect("nobody has it");
+        assert!(lock().is_none());
+        assert!(directory.try_lock("b").expect("another file").is_some());
+        let opened = directory.open_file("a").expect("the file");
+        directory.remove_file("a").expect("it is there");
+        drop(first);
+        assert!(sys::try_flock(&opened).expect("a lock"));
+        assert!(!sys::is_linked(&opened).expect("a file"));
+        assert!(lock().is_some(), "a new file");
+        std::fs::remove_dir_all(directory.path()).expect("it is there");
+    }
+
+    #[test]
     fn only_a_directory_of_ours_alone_is_good() {
         let verdict = |owner, mode| verify(Path::new("/somewhere"), owner, mode, 1000);
         assert!(verdict(1000, 0o40700).is_ok());
         let error = verdict(1001, 0o40700).expect_err("another owner");
-        assert_eq!(
-            error.to_string(),
-            "/somewhere belongs to user 1001, not to user 1000"
-        );
+        let error = error.to_string();
+        for part in [
+            "/somewhere belongs to user 1001, not to user 1000: ",
+            "directory in [[nic]]",
+            "XDG_RUNTIME_DIR",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
         // Not even root's: whoever owns it can put files into it.
         assert!(matches!(
             verdict(0, 0o40700),

@@ -76,6 +76,11 @@ pub enum ShmError {
     },
 }
 
+/// What to do where a segment's directory cannot be used. Other users can make files in /dev/shm, the default where
+/// XDG_RUNTIME_DIR is not set, but not in a user's runtime directory.
+const ELSEWHERE: &str = "choose a directory in which only this user can make files, with \
+                         directory in [[nic]] or with XDG_RUNTIME_DIR, the same for all programs of the segment";
+
 impl fmt::Display for ShmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -90,7 +95,7 @@ impl fmt::Display for ShmError {
             } => write!(f, "{parameter} is {given}, allowed is {allowed}"),
             Self::NotADirectory { path } => write!(
                 f,
-                "{} is a symbolic link or not a directory",
+                "{} is a symbolic link or not a directory: remove it, or {ELSEWHERE}",
                 path.display()
             ),
             Self::WrongOwner {
@@ -99,11 +104,16 @@ impl fmt::Display for ShmError {
                 expected,
             } => write!(
                 f,
-                "{} belongs to user {owner}, not to user {expected}",
+                "{} belongs to user {owner}, not to user {expected}: {ELSEWHERE}",
                 path.display()
             ),
             Self::WrongMode { path, mode } => {
-                write!(f, "{} has mode {mode:04o}, not 0700", path.display())
+                let path = path.display();
+                write!(
+                    f,
+                    "{path} has mode {mode:04o}, not 0700: end the programs that use the segment \
+                     and remove the directory, or {ELSEWHERE}"
+                )
             }
             Self::Mismatch {
                 path,

@@ -24,13 +24,15 @@ use crate::sync::mapped::Ordering;
 pub(super) struct Membership {
     directory: Directory,
     place: Place,
+    /// The slot stays taken when the station leaves.
+    keeps_slot: bool,
 }
 
 /// The slot of a station and what it holds open there.
 #[derive(Debug)]
 struct Place {
     segment: Arc<Segment>,
-    life: File,
+    life: Arc<File>,
     rings: File,
     slot: usize,
     generation: u64,
@@ -74,7 +76,7 @@ impl Place {
         debug_assert!(joined, "a slot changes only under the directory's lock");
         Ok(Self {
             segment: Arc::new(segment),
-            life,
+            life: Arc::new(life),
             rings,
             slot,
             generation,
@@ -88,7 +90,11 @@ impl Membership {
         let geometry = config.geometry()?;
         let (directory, lock) = Directory::open_locked(&config.segment_directory())?;
         match Place::take(&directory, geometry, &lock) {
-            Ok(place) => Ok(Self { directory, place }),
+            Ok(place) => Ok(Self {
+                directory,
+                place,
+                keeps_slot: false,
+            }),
             Err(error) => {
                 // The error of joining says more than one of cleaning up.
                 let _ = remove_if_unused(&directory, lock);
@@ -148,6 +154,12 @@ impl Membership {
         self.place.segment.set_state(self.place.slot, live, left);
     }
 
+    /// Has the slot stay taken until the process ends: its next station would write where this one
+    /// was about to.
+    pub(super) fn keep_slot(&mut self) {
+        self.keeps_slot = true;
+    }
+
     /// The own state as it was published.
     fn live(&self) -> StationState {
         StationState {
@@ -190,6 +202,11 @@ impl Membership {
         self.directory
             .remove_file(&name)
             .map_err(|error| self.directory.failed("remove", &name, error))?;
+        if self.keeps_slot {
+            // Never closed, it keeps the lock.
+            core::mem::forget(Arc::clone(&self.place.life));
+            return Ok(());
+        }
         let failed = |action, source| self.directory.failed(action, SEGMENT_FILE, source);
         sys::unlock_byte(&self.place.life, self.place.slot as u64)
             .map_err(|error| failed("unlock a station of", error))?;

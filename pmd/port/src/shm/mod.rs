@@ -80,7 +80,7 @@
 mod config;
 mod cookie;
 mod counters;
-mod directory;
+pub mod directory;
 mod error;
 mod layout;
 mod membership;

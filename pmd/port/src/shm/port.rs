@@ -23,8 +23,10 @@ use crate::sync::mapped::Ordering;
 /// A station of an Ethernet segment in shared memory.
 ///
 /// See the [module](super) for what it guarantees and what it counts. Closing
-/// is dropping: the other stations are told at once. Buffers that are still
-/// out then must not be touched again.
+/// is dropping: the other stations are told at once. Memory of buffers that the
+/// caller still has then stays mapped for the life of the process. If it was to send
+/// them, no other station gets this one's place in the segment as long, since that
+/// would write there.
 #[derive(Debug)]
 pub struct ShmPort {
     capabilities: Capabilities,
@@ -330,5 +332,14 @@ impl Port for ShmPort {
         self.tx.retry_failed();
         self.rx.map_contacts(&self.membership, &mut self.counters);
         self.choose_active();
+    }
+}
+
+impl Drop for ShmPort {
+    fn drop(&mut self) {
+        self.rx.keep_loans();
+        if self.tx.keep_loans() {
+            self.membership.keep_slot();
+        }
     }
 }

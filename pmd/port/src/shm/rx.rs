@@ -209,12 +209,21 @@ impl RxSide {
         visit
     }
 
+    /// Keeps the rings mapped of which the caller still has buffers, when the port is closed.
+    pub(super) fn keep_loans(&mut self) {
+        for ring in self.rings.drain(..).flatten() {
+            if ring.has_loans() {
+                core::mem::forget(ring);
+            }
+        }
+    }
+
     /// Takes a received buffer back.
     #[inline]
     pub(super) fn give_back(&mut self, sender: usize, mbuf: &Mbuf, counters: &mut Counters) {
         let position = cookie::position(mbuf.cookie());
         let taken = match self.rings.get_mut(sender) {
-            Some(Some(ring)) => ring.give_back(position),
+            Some(Some(ring)) => ring.owns(mbuf) && ring.give_back(position),
             _ => false,
         };
         counters.foreign_buffers += u64::from(!taken);

@@ -135,6 +135,18 @@ impl RxRing {
         }
     }
 
+    /// True if frames are lent, whose memory must stay mapped.
+    pub(super) fn has_loans(&self) -> bool {
+        self.freed != self.next
+    }
+
+    /// True if the buffer lies where its cookie says. One of another port may have the same cookie.
+    #[inline]
+    pub(super) fn owns(&self, mbuf: &Mbuf) -> bool {
+        let position = cookie::position(mbuf.cookie());
+        self.slots.is_at(u64::from(position), mbuf)
+    }
+
     /// Takes a slot back; false if it is not lent.
     #[inline]
     pub(super) fn give_back(&mut self, position: u32) -> bool {

@@ -88,6 +88,13 @@ impl Slots {
         unsafe { flag.as_ref() }
     }
 
+    /// True if the buffer is the one of a position's slot. A position may be given by its low bits.
+    #[inline]
+    pub(super) fn is_at(&self, position: u64, mbuf: &Mbuf) -> bool {
+        let data = self.slot(position).as_ptr().wrapping_add(SLOT_HEADER_BYTES);
+        core::ptr::eq(data, mbuf.bytes().as_ptr())
+    }
+
     /// Makes the handle of a position's frame.
     ///
     /// # Safety

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use crate::descriptor_number::above_standard_streams;
 use crate::mapping::Mapping;
 
 /// Turns the `-1` of a system call into the error that it left in `errno`.
@@ -83,7 +84,7 @@ pub(super) fn open_directory(path: &Path) -> io::Result<File> {
     // SAFETY: the path is NUL-terminated and lives through the call.
     let fd = check(unsafe { libc::open(path.as_ptr(), flags) })?;
     // SAFETY: open gave this descriptor to us and to nobody else.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) }).map(File::from)
 }
 
 /// Opens a file of `directory` for reading and writing, following no symbolic
@@ -96,7 +97,7 @@ pub(super) fn open_at(directory: &File, name: &str, extra_flags: i32) -> io::Res
     // passed as openat wants it with O_CREAT and ignored otherwise.
     let fd = check(unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags, mode) })?;
     // SAFETY: openat gave this descriptor to us and to nobody else.
-    Ok(File::from(unsafe { OwnedFd::from_raw_fd(fd) }))
+    above_standard_streams(unsafe { OwnedFd::from_raw_fd(fd) }).map(File::from)
 }
 
 /// Removes a file of `directory`; one that is not there is fine.
@@ -111,7 +112,7 @@ pub(super) fn unlink_at(directory: &File, name: &str) -> io::Result<()> {
 }
 
 /// Takes the exclusive `flock` of a file if nobody holds it.
-pub(super) fn try_flock(file: &File) -> io::Result<bool> {
+pub(super) fn try_flock(file: &impl AsRawFd) -> io::Result<bool> {
     // SAFETY: takes integers only; the descriptor is open.
     match check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }) {
         Ok(_) => Ok(true),
@@ -122,9 +123,18 @@ pub(super) fn try_flock(file: &File) -> io::Result<bool> {
 }
 
 /// Gives back the lock of [`try_flock`], also for descriptors that a fork copied.
-pub(super) fn unlock_flock(file: &File) -> io::Result<()> {
+pub(super) fn unlock_flock(file: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: takes integers only; the descriptor is open.
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_UN) }).map(drop)
+}
+
+/// Reports whether an open file still has a name.
+pub(super) fn is_linked(file: &impl AsRawFd) -> io::Result<bool> {
+    let mut found = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: `found` has room for one stat; the descriptor is open.
+    check(unsafe { libc::fstat(file.as_raw_fd(), found.as_mut_ptr()) })?;
+    // SAFETY: stat is plain integers, zeroed before and filled by the call.
+    Ok(unsafe { found.assume_init() }.st_nlink > 0)
 }
 
 /// A write lock on `len_bytes` bytes from `start_byte` on (0: to the end of all files).

@@ -133,6 +133,20 @@ impl TxSide {
         }
     }
 
+    /// Keeps what the caller still has buffers of mapped, when the port is closed; true if slots of
+    /// other stations' rings are among them.
+    pub(super) fn keep_loans(&mut self) -> bool {
+        self.scratch.iter().for_each(Mempool::keep_lent);
+        let mut any = false;
+        for ring in self.rings.drain(..).flatten() {
+            if ring.has_loans() {
+                core::mem::forget(ring);
+                any = true;
+            }
+        }
+        any
+    }
+
     /// True if the ring to the station of a slot can take nothing any more.
     pub(super) fn is_damaged(&self, slot: usize) -> bool {
         match self.peers[slot].ring {
@@ -245,7 +259,7 @@ impl TxSide {
             counters.foreign_buffers += 1;
             return;
         };
-        if !ring.send(position, len_bytes) {
+        if !ring.owns(mbuf) || !ring.send(position, len_bytes) {
             counters.foreign_buffers += 1;
             return;
         }
@@ -264,6 +278,10 @@ impl TxSide {
             counters.foreign_buffers += 1;
             return;
         };
+        if !ring.owns(mbuf) {
+            counters.foreign_buffers += 1;
+            return;
+        }
         match ring.unlend(cookie::position(mbuf.cookie())) {
             Returned::Unlent => {}
             Returned::Voided => {
@@ -299,10 +317,9 @@ impl TxSide {
 
     /// Takes a scratch buffer that is not to be sent.
     pub(super) fn free_scratch(&mut self, pool: usize, mbuf: Mbuf, counters: &mut Counters) {
-        match self.scratch.get_mut(pool) {
-            Some(pool) => pool.free(mbuf),
-            None => counters.foreign_buffers += 1,
-        }
+        let pool = self.scratch.get_mut(pool);
+        let taken = pool.is_some_and(|pool| pool.free(mbuf));
+        counters.foreign_buffers += u64::from(!taken);
     }
 
     /// Copies a frame to every living station but this one.

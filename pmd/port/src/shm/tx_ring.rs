@@ -97,6 +97,13 @@ impl TxRing {
         self.lent != self.published
     }
 
+    /// True if the buffer lies where its cookie says. One of another port may have the same cookie.
+    #[inline]
+    pub(super) fn owns(&self, mbuf: &Mbuf) -> bool {
+        let position = cookie::position(mbuf.cookie());
+        self.slots.is_at(u64::from(position), mbuf)
+    }
+
     /// Notes that something was published; true for the first time since [`Self::flushed`].
     #[inline]
     pub(super) fn note_unflushed(&mut self) -> bool {

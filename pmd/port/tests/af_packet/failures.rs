@@ -6,7 +6,7 @@ use super::*;
 use crate::netns::keep_capabilities_of_this_thread;
 use pmd_port::af_packet::AfPacketError;
 use pmd_port::wake::Slept;
-use pmd_port::{PortEvent, PortFailure};
+use pmd_port::{MtuChange, PortEvent, PortFailure};
 
 /// Set for the part of a test that needs a process of its own.
 const CHILD: &str = "AF_PACKET_TEST_CHILD";
@@ -142,10 +142,20 @@ fn a_lowered_mtu_costs_long_frames_only() {
         for bytes in [&long, &short, &long, &short] {
             batch.push(filled(&mut left, bytes)).expect("room");
         }
+        assert_eq!(events(&mut left), [], "no frame is dropped yet");
         assert_eq!(left.tx_burst(&mut batch), 4);
         assert_eq!(counter(&left, "drop_tx_too_long"), 2, "by the kernel");
+        let changed = |now_bytes| {
+            [PortEvent::MtuChanged(MtuChange {
+                opened_bytes: 2500,
+                now_bytes,
+                is_too_low: now_bytes < 2158,
+            })]
+        };
+        assert_eq!(events(&mut left), changed(1500));
         send(&mut left, &long);
         assert_eq!(counter(&left, "drop_tx_too_long"), 3, "by the port");
+        assert_eq!(events(&mut left), [], "reported once");
         for _ in 0..2 {
             let mut batch = MbufBatch::new();
             wait_for("a short frame", || {
@@ -157,6 +167,7 @@ fn a_lowered_mtu_costs_long_frames_only() {
         }
         wire.left.ip("link set left mtu 2500");
         left.upkeep();
+        assert_eq!(events(&mut left), changed(2500), "and long frames go again");
         send(&mut left, &long);
         assert_eq!(receive(&mut right), long);
     });

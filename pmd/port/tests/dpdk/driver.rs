@@ -246,7 +246,7 @@ fn refusals_say_what_to_do() {
             &["nosuch", "No such device"],
         ),
         (config("net_null0", RIGHT), &["another NIC's"]),
-        (other, &["started once in a process", "memory_mb = 1024"]),
+        (other, &["started once in a process", "memory_mb = 2048"]),
         (
             DpdkConfig {
                 queues: 2,

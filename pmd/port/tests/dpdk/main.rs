@@ -17,10 +17,13 @@ use netns::{Namespace, Wire, keep_capabilities_of_this_thread};
 use pmd_port::dpdk::{DpdkConfig, DpdkPort, EalConfig};
 use pmd_port::{MacBytes, MbufBatch, Port, PortEvent, PortFailure, conformance};
 
+/// Some tests close ports whose buffers are out, and these keep their memory: about 90 MB each.
+const MEMORY_MB: u32 = 2048;
+
 fn config(device: &str, mac: MacBytes) -> DpdkConfig {
     DpdkConfig {
         eal: EalConfig {
-            memory_mb: 1024,
+            memory_mb: MEMORY_MB,
             ..EalConfig::default()
         },
         tx_frames: 512,

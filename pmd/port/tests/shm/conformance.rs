@@ -6,11 +6,18 @@ use pmd_port::shm::ShmConfig;
 use crate::support::{fresh, open};
 
 fn run(name: &str, change: fn(&mut ShmConfig)) {
+    let mut segments = Vec::new();
     run_all(name, &mut || {
         let mut config = fresh("conformance");
         change(&mut config);
-        (Box::new(open(&config)), Box::new(open(&config)))
+        let pair = (Box::new(open(&config)), Box::new(open(&config)));
+        segments.push(config.segment_directory());
+        (pair.0, pair.1)
     });
+    // A port that is dropped while its caller has buffers keeps its slot, and so its segment, until the process ends.
+    for segment in segments.iter().filter(|segment| segment.exists()) {
+        std::fs::remove_dir_all(segment).expect("the test's own segment");
+    }
 }
 
 #[test]

@@ -42,7 +42,7 @@ fn failure_of(port: &mut ShmPort) -> PortFailure {
             .iter()
             .filter_map(|event| match event {
                 PortEvent::Failed(failure) => Some(*failure),
-                PortEvent::Joined(_) | PortEvent::Left(_) => None,
+                PortEvent::Joined(_) | PortEvent::Left(_) | PortEvent::MtuChanged(_) => None,
             })
             .collect();
         if let [failure] = failures[..] {

@@ -48,6 +48,14 @@ fn bad_parameters_are_refused_before_anything_is_made() {
     }
 }
 
+/// The error says where the segment can be instead.
+fn names_remedy(error: &ShmError) {
+    let text = error.to_string();
+    for part in ["directory in [[nic]]", "XDG_RUNTIME_DIR"] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
 #[test]
 fn a_directory_that_others_can_enter_is_refused() {
     let config = fresh("mode");
@@ -60,6 +68,7 @@ fn a_directory_that_others_can_enter_is_refused() {
             matches!(error, ShmError::WrongMode { mode: found, .. } if found == mode),
             "{error}"
         );
+        names_remedy(&error);
     }
     fs::set_permissions(&directory, Permissions::from_mode(0o700)).expect("chmod");
     drop(open(&config));
@@ -75,6 +84,7 @@ fn a_link_or_a_file_in_the_directorys_place_is_refused() {
     symlink(elsewhere.segment_directory(), &directory).expect("a link");
     let error = refused(&config);
     assert!(matches!(error, ShmError::NotADirectory { .. }), "{error}");
+    names_remedy(&error);
     assert!(files(&elsewhere).is_empty(), "the link was followed");
     fs::remove_file(&directory).expect("remove the link");
     fs::remove_dir(elsewhere.segment_directory()).expect("an empty directory");

@@ -60,7 +60,9 @@ fn the_window_of_loans_is_bounded_and_the_newest_can_be_undone() {
     }
     assert_eq!(counter(&a, "void_slots_sent"), 0);
     assert_eq!(counter(&a, "ring_full"), 1);
-    assert_eq!(std::iter::from_fn(|| a.alloc(dst)).count(), 64);
+    let loans: Vec<_> = std::iter::from_fn(|| a.alloc(dst)).collect();
+    assert_eq!(loans.len(), 64);
+    loans.into_iter().for_each(|mbuf| a.free(mbuf));
 }
 
 #[test]
@@ -121,9 +123,6 @@ fn a_station_that_left_is_told_after_its_last_frame_and_its_successor_is_another
     for serial in 0..5 {
         send(&mut b, dst, serial);
     }
-    // What is lent and never sent dies with its station.
-    let lost = b.alloc(dst).expect("room");
-    assert!(lost.is_empty());
     drop(b);
     neighbours.update(&mut a);
     assert_eq!(neighbours.present, [old], "frames are still to be read");
@@ -145,6 +144,107 @@ fn a_station_that_left_is_told_after_its_last_frame_and_its_successor_is_another
     assert_eq!(neighbours.present[0].mac, new);
     assert_ne!(new, old.mac);
     assert_eq!(new[5], old.mac[5], "the slot was used again");
+}
+
+/// What was lent to a station that left is neither sent nor written by a successor, which has another slot.
+#[test]
+fn buffer_to_send_outlives_its_port_and_keeps_its_bytes() {
+    let config = fresh("outlived");
+    let (mut a, mut b) = (open(&config), open(&config));
+    let (dst, old) = (a.capabilities().mac, b.capabilities().mac);
+    let mut kept = b.alloc(dst).expect("room");
+    write_frame(&mut kept, dst, old, 7, 200);
+    drop(b);
+    assert_eq!(read_frame(kept.bytes(), dst), (old, 7));
+    let mut successor = open(&config);
+    let new = successor.capabilities().mac;
+    assert_ne!(new[5], old[5], "another slot");
+    // Twice round the ring.
+    for serial in 0..600 {
+        send(&mut successor, dst, serial);
+        assert_eq!(receive(&mut a), [(new, serial)]);
+    }
+    assert_eq!(read_frame(kept.bytes(), dst), (old, 7));
+    kept.buffer_mut().fill(1);
+    drop((a, successor));
+    // The slot is this process's until it ends, and with it the segment.
+    std::fs::remove_dir_all(config.segment_directory()).expect("the test's own segment");
+}
+
+#[test]
+fn received_buffer_outlives_its_port_and_keeps_its_bytes() {
+    let config = fresh("outlived-received");
+    let (mut a, mut b) = (open(&config), open(&config));
+    let (src, dst) = (a.capabilities().mac, b.capabilities().mac);
+    send(&mut a, dst, 7);
+    let mut batch = MbufBatch::new();
+    assert_eq!(b.rx_burst(&mut batch, BURST), 1);
+    let mut kept = batch.pop().expect("a frame");
+    drop((a, b));
+    assert_gone(&config);
+    assert_eq!(read_frame(kept.bytes(), dst), (src, 7));
+    kept.buffer_mut().fill(1);
+}
+
+/// Buffers of two segments have the same cookies. One that another port takes for its own would be lent twice.
+#[test]
+fn buffers_to_send_of_another_segment_are_counted_and_lend_nothing_twice() {
+    let (ours, theirs) = (fresh("ours"), fresh("theirs"));
+    let (mut a, mut c) = (open(&ours), open(&theirs));
+    let dst = a.capabilities().mac;
+    assert_eq!(dst, c.capabilities().mac);
+    let (kept, foreign) = (a.alloc(dst).expect("room"), c.alloc(dst).expect("room"));
+    assert_eq!(kept.cookie(), foreign.cookie());
+    a.free(foreign);
+    let next = a.alloc(dst).expect("room");
+    assert_ne!(next.bytes().as_ptr(), kept.bytes().as_ptr(), "lent already");
+    let mut foreign = c.alloc(dst).expect("room");
+    assert_eq!(next.cookie(), foreign.cookie());
+    foreign.set_len(60);
+    let mut batch = MbufBatch::new();
+    batch.push(foreign).expect("room");
+    assert_eq!(a.tx_burst(&mut batch), 1);
+    assert_eq!(counter(&a, "foreign_buffers"), 2);
+    a.free(next);
+    a.free(kept);
+    drop((a, c));
+    assert_gone(&ours);
+    // What it lent and never got back keeps its slot.
+    std::fs::remove_dir_all(theirs.segment_directory()).expect("the test's own segment");
+}
+
+#[test]
+fn received_buffers_of_another_segment_are_counted_and_free_nothing() {
+    let (ours, theirs) = (fresh("ours"), fresh("theirs"));
+    let (mut a, mut c) = (open(&ours), open(&theirs));
+    let dst = a.capabilities().mac;
+    let take_one = |port: &mut dyn Port| {
+        send(port, dst, 1);
+        let mut batch = MbufBatch::new();
+        assert_eq!(port.rx_burst(&mut batch, 1), 1);
+        batch.pop().expect("a frame")
+    };
+    let (kept, foreign) = (take_one(&mut a), take_one(&mut c));
+    assert_eq!(kept.cookie(), foreign.cookie());
+    a.free(foreign);
+    assert_eq!(counter(&a, "foreign_buffers"), 1);
+    // As many frames as the ring has room for, and never over the one that is still held.
+    let mut batch = MbufBatch::new();
+    let mut sent = 0;
+    while sent < 1000
+        && let Some(mut mbuf) = a.alloc(dst)
+    {
+        write_frame(&mut mbuf, dst, dst, sent, 60);
+        batch.push(mbuf).expect("room");
+        assert_eq!(a.tx_burst(&mut batch), 1);
+        sent += 1;
+    }
+    assert!(sent < 1000, "the held frame holds up the ring");
+    assert_eq!(read_frame(kept.bytes(), dst), (dst, 1));
+    a.free(kept);
+    drop((a, c));
+    assert_gone(&ours);
+    assert_gone(&theirs);
 }
 
 #[test]

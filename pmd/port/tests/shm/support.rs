@@ -146,6 +146,7 @@ impl Neighbours {
                     self.present.remove(at.expect("who leaves was there"));
                     self.left.push(neighbour);
                 }
+                PortEvent::MtuChanged(_) => panic!("a segment has no MTU"),
                 PortEvent::Failed(failure) => panic!("the port failed: {failure}"),
             }
         }

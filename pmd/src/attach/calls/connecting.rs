@@ -30,8 +30,9 @@ pub(crate) fn connect_wait(
         limit,
     };
     let reply = ask(device, &request, None).map_err(|error| {
-        // The last opening was closed meanwhile: the call was not carried to its end.
-        match device.instances.is_open(nic) {
+        // The last opening is closed meanwhile: the call was not carried to its end.
+        let is_ending = device.link().is_none_or(|link| link.is_ending());
+        match device.instances.is_open(nic) && !is_ending {
             true => error,
             false => ControlError::InvalidParameter,
         }

@@ -64,7 +64,7 @@ fn live(listener: &Listener, dies_of: fn(&Request) -> bool) {
     let life = listener.accept().unwrap();
     life.receive::<Request>().unwrap().unwrap();
     let (_arena, memory) = Arena::create(RingSizes::for_segments(252)).unwrap();
-    let (_bell, theirs) = sys::Bell::pair().unwrap();
+    let (_wakeup, theirs) = sys::WakeupSet::new().unwrap().add_client().unwrap();
     let config = NicConfig::default();
     let quota = Quota {
         max_descriptors: ALLOWED,
@@ -77,7 +77,9 @@ fn live(listener: &Listener, dies_of: fn(&Request) -> bool) {
         nic: Box::new(Description::of(&config, &quota, 2096)),
     };
     let fds = [memory.as_raw_fd(), theirs.as_raw_fd()];
-    life.send(&attached, &fds).unwrap();
+    life.send(&Reply::Rings, &fds).unwrap();
+    assert!(matches!(next(&life), Some(Request::RingsMapped)));
+    life.send(&attached, &[]).unwrap();
     let call = Arc::new(listener.accept().unwrap());
     call.receive::<Request>().unwrap().unwrap();
     call.take_descriptors();
@@ -130,6 +132,17 @@ fn vi_and_tag_of(process: &Mortal, name: &str) -> (u64, u64, u64) {
 fn register(nic: u64, address: u64, bytes: u64, settings: &MemSettings) -> Outcome<u32> {
     // SAFETY: as above; no process is there that would read or write it.
     unsafe { nic::register(nic, address, bytes, settings) }
+}
+
+/// Posts a descriptor that is registered, and left alone until it comes back or everything is closed.
+fn post(
+    vi: u64,
+    queue: Queue,
+    (descriptor, region): (*mut RawDescriptor, u32),
+    when_full: WhenFull,
+) -> Outcome<()> {
+    // SAFETY: as above.
+    unsafe { work::post(vi, queue, descriptor, region, when_full, 0) }
 }
 
 #[test]
@@ -220,8 +233,7 @@ fn a_post_beyond_what_the_process_allows_is_refused_and_harms_nothing() {
     let region = register(nic, range as u64, bytes, &settings).unwrap();
     let post = |queue, number: usize, when_full| {
         let descriptor = range.cast::<RawDescriptor>().wrapping_add(number);
-        // SAFETY: registered, and left alone until everything is closed.
-        unsafe { work::post(vi, queue, descriptor, region, when_full) }
+        post(vi, queue, (descriptor, region), when_full)
     };
     let receive = |number| post(Queue::Receive, number, WhenFull::Break);
     for number in 0..ALLOWED as usize {

@@ -33,9 +33,16 @@ impl Served {
         let ptag = nic::create_ptag(nic).unwrap();
         let (arena, fd) = Arena::create(RingSizes::for_segments(limits.segments)).unwrap();
         let (life, _) = Socket::pair().unwrap();
-        let (bell, _) = sys::Bell::pair().unwrap();
+        let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
         let counters = Arc::<ClientCounters>::default();
-        let client = Client::new(arena, bell, Arc::new(life), Arc::clone(&counters), limits);
+        let client = Client::new(
+            0,
+            arena,
+            wakeup,
+            Arc::new(life),
+            Arc::clone(&counters),
+            limits,
+        );
         let id = with(device, |path| path.add_client(client));
         Self {
             device,
@@ -97,7 +104,7 @@ impl Served {
 
     fn close(self) {
         with(self.device, |path| drop(path.clients.remove(self.id)));
-        assert!(device::close(self.device, self.nic));
+        device::close(self.device, self.nic).unwrap();
     }
 }
 
@@ -174,7 +181,7 @@ fn a_vi_that_ends_counts_no_more() {
         assert!(with(device, Datapath::take_submissions));
         served.submit(stays, Submission::Receive);
         assert!(!with(device, Datapath::take_submissions));
-        assert!(device::close(device, nic));
+        device::close(device, nic).unwrap();
         // With what is submitted for it too late.
         served.submit(ends, Submission::Receive);
         assert!(with(device, Datapath::take_submissions));
@@ -345,7 +352,7 @@ fn room_for_segments_goes_with_what_is_told_late_or_never() {
     assert!(with(device, Datapath::take_submissions));
     assert_eq!(spilled(told_never), 1);
     let never = queue(told_never);
-    assert!(device::close(device, nic));
+    device::close(device, nic).unwrap();
     // SAFETY: the NIC has no threads, and the test is one.
     assert_eq!(unsafe { never.spilled() }, 0, "it ended");
     while listener.take(&served.arena).is_some() {}
@@ -353,4 +360,26 @@ fn room_for_segments_goes_with_what_is_told_late_or_never() {
     with(device, Datapath::settle_clients);
     assert!(!queue(told_late).has_complete());
     served.close();
+}
+
+/// What the application sees of its end means that the process reaches nothing of it any more.
+#[test]
+fn given_up_client_keeps_its_connection_until_it_is_removed() {
+    let (arena, _) = Arena::create(RingSizes::for_segments(1)).unwrap();
+    let (life, application) = Socket::pair().unwrap();
+    let life = Arc::new(life);
+    let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
+    let mut client = Client::new(
+        0,
+        arena,
+        wakeup,
+        Arc::clone(&life),
+        Arc::default(),
+        limits(),
+    );
+    client.give_up(Nonsense("a test"));
+    assert!(life.is_over(), "the thread that waits for it goes on");
+    assert!(!application.is_over());
+    drop((client, life));
+    assert!(application.is_over());
 }

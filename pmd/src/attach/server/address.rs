@@ -4,10 +4,12 @@
 //! put away what the other has just made. So only who has the lock looks, and keeps it for as
 //! long as it listens.
 
-use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use nix::unistd::{geteuid, mkdtemp};
 
 use crate::attach::here::Here;
 use crate::attach::socket::{Listener, Socket};
@@ -86,6 +88,49 @@ impl Drop for Address {
     }
 }
 
+/// Refuses a directory in which others can replace files of `user`.
+fn check_directory(owner: u32, mode: u32, user: u32) -> Result<(), String> {
+    let sticky = mode & libc::S_ISVTX != 0;
+    if owner != 0 && owner != user {
+        Err(format!(
+            "belongs to user {owner}, neither root nor user {user}"
+        ))
+    } else if mode & 0o022 != 0 && !sticky {
+        let mode = mode & 0o7777;
+        Err(format!(
+            "has mode {mode:04o}: its group or others can write to it and it is not sticky"
+        ))
+    } else {
+        Ok(())
+    }
+}
+
+/// A directory that only this user can enter, removed on drop.
+struct Private(PathBuf);
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir(&self.0) {
+            log::warn!("{}: {error}", self.0.display());
+        }
+    }
+}
+
+/// Makes a socket at a path of this directory at which nothing is. Its permissions are set before
+/// it is there: until then no other user can reach it, nor put anything in its place.
+fn bind(path: &Path, directory: &Path) -> io::Result<(Listener, Metadata)> {
+    let private = Private(mkdtemp(&directory.join(".XXXXXX"))?);
+    let made = private.0.join("s");
+    let listener = Listener::bind(&made)?;
+    // The kernel's credentials of a peer decide whether it may attach, not the file.
+    let ready = fs::set_permissions(&made, fs::Permissions::from_mode(0o666))
+        .and_then(|()| fs::symlink_metadata(&made))
+        // Unlike a rename, this fails if something is there now.
+        .and_then(|file| fs::hard_link(&made, path).map(|()| file));
+    fs::remove_file(&made)?;
+    Ok((listener, ready?))
+}
+
 /// Listens at a path. What a process left there that is gone is put away.
 pub(super) fn listen(path: &Path) -> Result<(Listener, Address), OpenError> {
     let at = path.display();
@@ -95,14 +140,26 @@ pub(super) fn listen(path: &Path) -> Result<(Listener, Address), OpenError> {
             "socket {at}: another fcvi-pmd listens there: end it, or choose another path"
         ))
     };
-    if let Some(directory) = path.parent() {
-        fs::create_dir_all(directory).map_err(|error| {
-            OpenError::new(format!(
-                "socket {at}: its directory cannot be made ({error}): make it, or choose another \
-                 with socket in [process]"
-            ))
-        })?;
-    }
+    let directory = match path.parent() {
+        None => return Err(failed(io::ErrorKind::InvalidInput.into())),
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+    };
+    let mut made = DirBuilder::new();
+    made.recursive(true).mode(0o755);
+    made.create(directory).map_err(|error| {
+        OpenError::new(format!(
+            "socket {at}: its directory cannot be made ({error}): make it, or choose another \
+             with socket in [process]"
+        ))
+    })?;
+    let owned = fs::metadata(directory).map_err(failed)?;
+    check_directory(owned.uid(), owned.mode(), geteuid().as_raw()).map_err(|what| {
+        OpenError::new(format!(
+            "socket {at}: its directory {what}: another user could replace the socket: change \
+             that, or choose another directory with socket in [process]"
+        ))
+    })?;
     let mut beside = path.as_os_str().to_owned();
     beside.push(".lock");
     let lock = Lock::take(beside.into()).map_err(|error| {
@@ -123,10 +180,7 @@ pub(super) fn listen(path: &Path) -> Result<(Listener, Address), OpenError> {
         }
         fs::remove_file(path).map_err(failed)?;
     }
-    let listener = Listener::bind(path).map_err(failed)?;
-    // Who may attach is decided by the kernel's word on who asks, not by the file.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
-    let file = fs::symlink_metadata(path).map_err(failed)?;
+    let (listener, file) = bind(path, directory).map_err(failed)?;
     let here = Here::at(path).map_err(failed)?;
     let address = Address {
         path: path.to_owned(),
@@ -160,6 +214,68 @@ mod tests {
         assert!(path.exists() && lock.exists());
         drop((listener, address));
         assert!(!path.exists() && !lock.exists());
+    }
+
+    #[test]
+    fn socket_has_its_permissions_and_nothing_else_is_left() {
+        let (path, _) = paths("mode");
+        let directory = path.with_extension("d");
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("pmd.sock");
+        let (_listener, address) = listen(&path).unwrap();
+        let mode = fs::metadata(&path).unwrap().mode();
+        assert_eq!(mode, libc::S_IFSOCK | 0o666);
+        assert!(Socket::connect(&path).is_ok());
+        let names = || {
+            let entries = fs::read_dir(&directory).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(), ["pmd.sock", "pmd.sock.lock"]);
+        drop(address);
+        assert_eq!(names(), [] as [&str; 0]);
+        fs::remove_dir(&directory).unwrap();
+    }
+
+    /// The file that appears between the look and the end of `bind` stays as it is.
+    #[test]
+    fn bind_does_not_replace_or_change_what_is_there() {
+        let (path, victim) = paths("swapped");
+        fs::write(&victim, "kept").unwrap();
+        fs::set_permissions(&victim, fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&victim, &path).unwrap();
+        let error = bind(&path, &std::env::temp_dir()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        assert_eq!(fs::metadata(&victim).unwrap().mode() & 0o7777, 0o600);
+        assert!(fs::symlink_metadata(&path).unwrap().is_symlink());
+        fs::remove_file(&path).unwrap();
+        fs::remove_file(&victim).unwrap();
+    }
+
+    #[test]
+    fn directory_in_which_others_can_replace_files_is_refused() {
+        let verdict = |owner, mode| check_directory(owner, mode, 1000);
+        for (owner, mode) in [(0, 0o40755), (1000, 0o40700), (0, 0o41777), (1000, 0o41770)] {
+            assert_eq!(verdict(owner, mode), Ok(()), "{owner} {mode:o}");
+        }
+        for (owner, mode, what) in [
+            (1001, 0o40755, "belongs to user 1001"),
+            (1001, 0o41777, "belongs to user 1001"),
+            (0, 0o40777, "has mode 0777"),
+            (1000, 0o40775, "has mode 0775"),
+            (1000, 0o40702, "has mode 0702"),
+        ] {
+            let why = verdict(owner, mode).unwrap_err();
+            assert!(why.contains(what), "{why}");
+        }
+        let (path, _) = paths("open");
+        let directory = path.with_extension("d");
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+        let why = listen(&directory.join("pmd.sock")).unwrap_err().to_string();
+        assert!(why.contains("has mode 0777"), "{why}");
+        fs::remove_dir(&directory).unwrap();
     }
 
     #[test]

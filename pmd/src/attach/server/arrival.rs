@@ -1,7 +1,7 @@
 //! An application attaches: what it is given, and its end.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -9,11 +9,11 @@ use super::{PATIENCE, Served, Server, Sessions, turn_away};
 use crate::attach::arena::{Arena, RingSizes};
 use crate::attach::client::{Client, ClientCounters, Limits};
 use crate::attach::doors::{self, InDoor};
-use crate::attach::message::{Description, Reply};
+use crate::attach::message::{Description, Reply, Request};
 use crate::attach::places::{MostAttached, Place};
 use crate::attach::session::{Arrival, Session};
 use crate::attach::socket::{Peer, Socket};
-use crate::config::Quota;
+use crate::config::QuotaConfig;
 use crate::device::{self, Device};
 use crate::driver::Driver;
 use crate::nic;
@@ -25,8 +25,6 @@ struct Attached {
     session: Arc<Session>,
     key: [u8; 16],
     description: Description,
-    arena: OwnedFd,
-    bell: sys::Bell,
 }
 
 /// Why a NIC serves nobody as it is.
@@ -36,6 +34,23 @@ fn trouble_of(device: &Device) -> Option<String> {
         Some(poller) => poller.failure.map(|failure| failure.to_string()),
         // It failed, and could not be brought up anew.
         None => Some("it is down".to_owned()),
+    }
+}
+
+/// Gives an application the rings and what it wakes the poll thread by, and seals the rings once it
+/// has mapped them: it could have the poller wait for a hole that it punches.
+fn give_rings(life: &Socket, sizes: RingSizes, waker: OwnedFd) -> io::Result<Arena> {
+    let (arena, memory) = Arena::create(sizes)?;
+    life.send(&Reply::Rings, &[memory.as_raw_fd(), waker.as_raw_fd()])?;
+    drop(waker);
+    match life.receive()? {
+        Some((Request::RingsMapped, fds)) if fds.is_empty() => {
+            arena.seal(memory.as_fd())?;
+            Ok(arena)
+        }
+        _ => Err(io::Error::other(
+            "it does not report that it has mapped the rings",
+        )),
     }
 }
 
@@ -61,8 +76,9 @@ impl Server {
 
     /// Gives an application what it needs, or says why not.
     fn arrive(&self, life: &Arc<Socket>, peer: Peer, device: &str) -> Result<Attached, Reply> {
-        let (quota, place) = self.admit(life, peer).map_err(Reply::Refused)?;
+        let (quota, default_share, place) = self.admit(life, peer).map_err(Reply::Refused)?;
         let served = self.named(device).ok_or_else(|| self.unknown_nic(device))?;
+        let quota = quota.on(&served.config, default_share);
         let (name, pid) = (&served.config.name, peer.pid);
         // Before anything else: it tells of the end also where a child has the socket, too.
         let lives = life
@@ -84,16 +100,25 @@ impl Server {
             ))
         };
         let sizes = RingSizes::for_segments(device.config.max_segments_per_descriptor);
-        let (arena, arena_fd) = Arena::create(sizes).map_err(failed)?;
-        let (bell, its_bell) = sys::Bell::pair().map_err(failed)?;
-        served.core.hear(&bell).map_err(failed)?;
+        let (wakeup, waker) = served.core.add_client().map_err(failed)?;
+        let arena = give_rings(life, sizes, waker).map_err(failed)?;
         let counters = Arc::new(ClientCounters::default());
         let limits = Limits {
             segments: device.config.max_segments_per_descriptor,
             descriptors: quota.max_descriptors,
             share: quota.rate_share,
         };
-        let client = Client::new(arena, bell, Arc::clone(life), Arc::clone(&counters), limits);
+        let client = Client::new(
+            peer.uid,
+            arena,
+            wakeup,
+            Arc::clone(life),
+            Arc::clone(&counters),
+            limits,
+        );
+        let watched = lives.try_clone().map_err(failed)?;
+        let most = MostAttached::from(&*self.process());
+        let files = self.files.attach((peer, device.number()), watched, most);
         // Whoever brings the NIC up anew ends all who are served on it, and looks for them among
         // the sessions.
         let up = self.up(served).map_err(Reply::Refused)?;
@@ -114,7 +139,9 @@ impl Server {
                 life: Arc::clone(life),
                 lives,
                 pace,
+                files,
                 place,
+                reservations: Arc::clone(&self.reservations),
             },
         ));
         let mut key = [0; 16];
@@ -129,9 +156,10 @@ impl Server {
         Ok(Attached {
             session,
             key,
-            description: Description::of(&served.config, &quota, native_mtu_bytes),
-            arena: arena_fd,
-            bell: its_bell,
+            description: Description {
+                max_transfer_bytes: device.max_transfer_bytes(),
+                ..Description::of(&served.config, &quota, native_mtu_bytes)
+            },
         })
     }
 
@@ -151,8 +179,6 @@ impl Server {
             session,
             key,
             description,
-            arena,
-            bell,
         } = attached;
         let (name, Peer { pid, uid, .. }) = (&session.device.config.name, session.peer);
         let line = format_args!("NIC {name}: process {pid} of user {uid} is attached");
@@ -161,29 +187,31 @@ impl Server {
             key,
             nic: Box::new(description),
         };
-        let told = session
-            .life
-            .send(&reply, &[arena.as_raw_fd(), bell.as_raw_fd()]);
-        drop((arena, bell));
+        let told = session.life.send(&reply, &[]);
         if told.is_ok() {
             sys::await_any([session.life.fd(), session.lives.as_raw_fd()]);
         }
         session.end();
+        // To the application: nothing of it is reached any more.
+        session.life.shut_down();
         self.sessions().remove(&key);
         self.ended.notify_all();
         let line = format_args!("NIC {name}: process {pid} is gone");
         doors::say(log::Level::Info, line);
+        // Here, since a poll thread or a question for the status may drop the session last.
+        session.life.close_file();
         told
     }
 
-    /// May this application attach, and what may it have? From then on it has its place.
-    fn admit(&self, socket: &Socket, peer: Peer) -> Result<(Quota, Place), String> {
+    /// Admits an application, or says why not: its quota, its share of what that does not name, and
+    /// its place, which it has from then on.
+    fn admit(&self, socket: &Socket, peer: Peer) -> Result<(QuotaConfig, u32, Place), String> {
         let gids = socket.peer_groups().map_err(|e| e.to_string())?;
         // Names are looked up while nobody waits for the lock.
         let process = self.process().clone();
         let quota = process.admit(peer.uid, &gids).map_err(|e| e.to_string())?;
         let place = self.places.take(peer.uid, MostAttached::from(&process))?;
-        Ok((quota, place))
+        Ok((quota, process.default_share, place))
     }
 
     /// Sees to it that a NIC is up: one that failed is brought up anew when nobody has it any

@@ -109,6 +109,8 @@ pub struct ViStatus {
     pub messages: [u64; 2],
     /// Their bytes.
     pub bytes: [u64; 2],
+    /// RDMA accesses of the peer that were refused.
+    pub refused_accesses: u32,
 }
 
 pub(super) fn of(nics: &[Served], cores: &[Arc<Core>], sessions: &[Arc<Session>]) -> Status {
@@ -136,6 +138,7 @@ struct Seen {
     depth: [u32; 2],
     messages: [u64; 2],
     bytes: [u64; 2],
+    refused_accesses: u32,
 }
 
 /// The VIs of applications, and the hosts of ports, own one included. The poller goes on between
@@ -166,6 +169,7 @@ fn look_at(device: &Device) -> (Vec<Seen>, HashMap<NPortId, [u8; 16]>) {
                 depth: [vi.send.depth(), vi.recv.depth()],
                 messages: path.traffic.messages,
                 bytes: path.traffic.bytes,
+                refused_accesses: poller.engine.refused_accesses(vi.index),
             })
         }));
     }
@@ -197,6 +201,7 @@ fn vi_statuses(served: &Served, sessions: &[Arc<Session>]) -> Vec<ViStatus> {
                 depth: vi.depth,
                 messages: vi.messages,
                 bytes: vi.bytes,
+                refused_accesses: vi.refused_accesses,
             })
         })
         .collect()

@@ -1,6 +1,7 @@
 //! Programs that die between two steps of attaching, and NICs that fail.
 
 use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Instant;
 
 use fcvi_frame::connect::HostAddress;
@@ -9,6 +10,7 @@ use pmd_port::PortFailure;
 
 use super::*;
 use crate::driver::Driver;
+use crate::testkit::lingering;
 
 /// Longer than anything takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -67,9 +69,19 @@ fn ask_to_attach(server: &Server) -> Socket {
 
 /// The conversation that a program lives by, and its key.
 fn attach(server: &Server) -> (Socket, [u8; 16]) {
+    let (life, _rings) = ask_for_rings(server);
+    life.send(&Request::RingsMapped, &[]).unwrap();
+    match answer(&life) {
+        Reply::Attached { key, .. } => (life, key),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The conversation that a program would live by, and its rings.
+fn ask_for_rings(server: &Server) -> (Socket, OwnedFd) {
     let life = ask_to_attach(server);
     match life.receive::<Reply>().unwrap() {
-        Some((Reply::Attached { key, .. }, _)) => (life, key),
+        Some((Reply::Rings, mut fds)) => (life, fds.remove(0)),
         other => panic!("{other:?}"),
     }
 }
@@ -101,7 +113,15 @@ fn open(server: &Server, key: [u8; 16]) -> (Socket, u64) {
 
 /// Why nobody may attach.
 fn refusal(server: &Server) -> String {
-    match answer(&ask_to_attach(server)) {
+    let life = ask_to_attach(server);
+    let answered = match answer(&life) {
+        Reply::Rings => {
+            life.send(&Request::RingsMapped, &[]).unwrap();
+            answer(&life)
+        }
+        answered => answered,
+    };
+    match answered {
         Reply::Refused(why) => why,
         other => panic!("{other:?}"),
     }
@@ -113,6 +133,67 @@ fn await_that(what: &str, is_so: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "{what}");
         std::thread::yield_now();
     }
+}
+
+/// As on a kernel where a receiver cannot refuse descriptors.
+#[test]
+fn turned_away_connections_whose_release_blocks_hold_up_no_other() {
+    let server = server("release");
+    server.listener.take_descriptors();
+    let path = server.process().socket.clone();
+    server.process().max_pending_per_process = 2;
+    let pending = [connect(&server), connect(&server)];
+    let mut peers = Vec::new();
+    {
+        // None is turned away before it has passed its descriptor.
+        let _held = server.process();
+        for _ in 0..3 {
+            let (near, peer) = lingering();
+            let socket = Socket::connect(&path).unwrap();
+            socket.send(&to_attach(), &[near.as_raw_fd()]).unwrap();
+            peers.push((socket, peer));
+        }
+    }
+    for (socket, _) in &peers {
+        socket.await_end(LONG);
+        assert!(socket.is_over());
+    }
+    drop(pending);
+    // Those that are gone count for a moment longer.
+    server.process().max_pending_per_process = 100;
+    let (_life, _) = attach(&server);
+    server.stop();
+}
+
+/// On every kernel: sockets for calls take descriptors, and those that nobody received are closed with the socket.
+#[test]
+fn call_sockets_whose_release_blocks_hold_up_no_other() {
+    let server = server("calls-release");
+    let (_life, key) = attach(&server);
+    let call = ask_to_join(&server, key);
+    assert!(matches!(answer(&call), Reply::Done));
+    let (near, peer) = lingering();
+    {
+        // The thread of the socket waits for the NIC.
+        let _held = server.nics[0].device.hold();
+        call.send(&Request::Open, &[]).unwrap();
+        // A descriptor that nobody asked for ends the conversation, and the next message is still in the socket then.
+        let harmless = fs::File::open("/dev/null").unwrap();
+        call.send(&Request::Open, &[harmless.as_raw_fd()]).unwrap();
+        call.send(&Request::Open, &[near.as_raw_fd()]).unwrap();
+        drop(near);
+    }
+    // The end comes behind the answer, or takes its place.
+    while let Ok(Some(_)) = call.receive::<Reply>() {}
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| done.send(attach(&server)));
+        let other = is_done.recv_timeout(LONG);
+        // Nothing blocks any more, whatever came of it.
+        drop(peer);
+        assert!(other.is_ok(), "it was held up");
+    });
+    server.stop();
 }
 
 /// Waits until nothing of any program is left.
@@ -136,12 +217,14 @@ fn await_nobody(server: &Server) {
 #[test]
 fn nothing_is_left_of_who_dies_between_two_steps() {
     let server = server("steps");
-    for step in 0..6 {
+    for step in 0..7 {
         let mut dying = Vec::new();
         if step == 0 {
             dying.push(connect(&server));
         } else if step == 1 {
             dying.push(ask_to_attach(&server));
+        } else if step == 6 {
+            dying.push(ask_for_rings(&server).0);
         } else {
             let (life, key) = attach(&server);
             dying.push(life);
@@ -289,7 +372,7 @@ fn who_is_gone_has_its_place_until_the_last_thread_of_it_is() {
 fn who_attaches_again_goes_on_at_the_pace_that_it_had() {
     let server = server("pace");
     drop(attach(&server));
-    server.process().quota.max_calls_per_second = 1;
+    server.process().quota.max_calls_per_second = Some(1);
     let own = connect(&server).peer().unwrap().uid;
     let pace = server.calls.of(own);
     for _ in 0..60 {
@@ -322,7 +405,7 @@ fn a_nic_that_could_not_be_brought_up_says_so_and_is_brought_up_when_it_can_be()
     let sleeps = || served.core.counters.sleeps.load(Ordering::Relaxed);
     let before = sleeps();
     await_that("the core is awake", || sleeps() > before + 2);
-    assert!(device::close(device, opening));
+    device::close(device, opening).unwrap();
     let (life, key) = attach(&server);
     open(&server, key);
     drop(life);
@@ -340,7 +423,8 @@ fn a_nic_that_failed_is_brought_up_when_those_who_have_it_are_gone() {
         let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
         poller.failure = Some(PortFailure::SegmentRemoved);
     }
-    let next = ask_to_attach(&server);
+    let (next, _rings) = ask_for_rings(&server);
+    next.send(&Request::RingsMapped, &[]).unwrap();
     // Whoever attaches meanwhile is in the way, too.
     let call = ask_to_join(&server, key);
     assert!(matches!(answer(&call), Reply::Done));
@@ -367,7 +451,9 @@ fn nobody_attaches_to_a_process_that_ends() {
     let in_door = server.doors.enter(near.peer().unwrap(), most).unwrap();
     server.over.store(true, Ordering::SeqCst);
     std::thread::scope(|scope| {
-        scope.spawn(|| server.converse(near, in_door));
+        scope.spawn(|| server.converse(in_door, near));
+        assert!(matches!(answer(&far), Reply::Rings));
+        far.send(&Request::RingsMapped, &[]).unwrap();
         let reply = answer(&far);
         assert!(
             matches!(&reply, Reply::Refused(why) if why.contains("this process ends")),
@@ -475,3 +561,5 @@ fn what_needs_a_start_is_said_until_it_is_as_it_was() {
     assert_eq!(server.reload(&as_it_was), none);
     server.stop();
 }
+
+mod files;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::attach::mapped_files::FileUse;
 use crate::config::Quota;
 use crate::control::{ControlError, Outcome};
 
@@ -18,8 +19,9 @@ pub(super) struct Owned {
     /// Requests that it has not answered, each with its opening.
     pub(super) conns: HashMap<u64, u64>,
     pub(super) regions: HashMap<u32, Region>,
-    /// Of its regions, and of those that are being registered.
-    pub(super) registered_bytes: u64,
+    /// Of its regions that are not in files which are mapped, and of those that are being
+    /// registered.
+    pub(super) other_bytes: u64,
     /// Tags, VIs and regions that other calls are making: they are counted, too.
     tags_to_come: usize,
     vis_to_come: usize,
@@ -31,8 +33,11 @@ pub(super) struct Region {
     pub(super) nic: u64,
     /// That it was registered with.
     pub(super) address: u64,
-    /// Of whole pages.
+    /// Of whole pages; 0 for one in a file that is mapped, which is charged as a whole.
     pub(super) bytes: u64,
+    /// The file that it is in.
+    #[allow(dead_code, reason = "charged until dropped")]
+    pub(super) file: Option<FileUse>,
 }
 
 impl Owned {
@@ -46,16 +51,17 @@ impl Owned {
         })
     }
 
-    /// An opening has ended, and all that was made for it.
-    pub(super) fn close(&mut self, nic: u64) {
+    /// An opening has ended, and all that was made for it. The caller drops its regions when it
+    /// holds nothing that others wait for.
+    pub(super) fn close(&mut self, nic: u64) -> Vec<Region> {
         self.nics.retain(|open| *open != nic);
-        let bytes = |region: &Region| if region.nic == nic { region.bytes } else { 0 };
-        let ended = self.regions.values().map(bytes).sum();
-        self.regions.retain(|_, region| region.nic != nic);
-        self.give_up(ended);
+        let of_nic = |_: &u32, region: &mut Region| region.nic == nic;
+        let ended: Vec<_> = self.regions.extract_if(of_nic).map(|(_, r)| r).collect();
+        self.give_up(ended.iter().map(|region| region.bytes).sum());
         for made in [&mut self.tags, &mut self.vis, &mut self.conns] {
             made.retain(|_, opening| *opening != nic);
         }
+        ended
     }
 
     /// Counts a tag that is about to be made. [`Self::have_tag`] follows.
@@ -99,42 +105,60 @@ impl Owned {
         Ok(())
     }
 
-    /// Counts a region of so many bytes that is about to be registered. [`Self::have_region`]
-    /// follows.
-    pub(super) fn expect_region(&mut self, bytes: u64, quota: &Quota) -> Outcome<()> {
-        let sum = self.registered_bytes.saturating_add(bytes);
+    /// Counts a region that is about to be registered. [`Self::have_region`] follows.
+    pub(super) fn expect_region(&mut self, quota: &Quota) -> Outcome<()> {
         let regions = self.regions.len() + self.regions_to_come;
-        if sum > quota.max_registered_bytes || regions >= quota.max_regions as usize {
+        if regions >= quota.max_regions as usize {
             return Err(ControlError::Resource);
         }
-        self.registered_bytes = sum;
         self.regions_to_come += 1;
         Ok(())
     }
 
-    /// It was registered, or not.
-    pub(super) fn have_region(&mut self, made: Outcome<u32>, region: Region) -> Outcome<u32> {
+    /// Counts the bytes of a region that was counted, beside those of the files.
+    pub(super) fn expect_bytes(
+        &mut self,
+        bytes: u64,
+        quota: &Quota,
+        file_bytes: u64,
+    ) -> Outcome<()> {
+        let sum = self.other_bytes.saturating_add(bytes);
+        if sum.saturating_add(file_bytes) > quota.max_registered_bytes {
+            return Err(ControlError::Resource);
+        }
+        self.other_bytes = sum;
+        Ok(())
+    }
+
+    /// It was registered, or not: then the caller gets it back, and drops it when it holds
+    /// nothing that others wait for.
+    pub(super) fn have_region(
+        &mut self,
+        made: Outcome<u32>,
+        region: Region,
+    ) -> (Outcome<u32>, Option<Region>) {
         self.regions_to_come -= 1;
         let made = self.of_open(made, region.nic);
         match made {
-            Ok(handle) => {
-                self.regions.insert(handle, region);
+            Ok(handle) => (made, self.regions.insert(handle, region)),
+            Err(_) => {
+                self.give_up(region.bytes);
+                (made, Some(region))
             }
-            Err(_) => self.give_up(region.bytes),
         }
-        made
     }
 
-    /// A region is registered no more.
-    pub(super) fn remove_region(&mut self, handle: u32) {
-        if let Some(region) = self.regions.remove(&handle) {
-            self.give_up(region.bytes);
-        }
+    /// A region is registered no more. The caller drops it when it holds nothing that others wait
+    /// for.
+    pub(super) fn remove_region(&mut self, handle: u32) -> Option<Region> {
+        let region = self.regions.remove(&handle)?;
+        self.give_up(region.bytes);
+        Some(region)
     }
 
     /// So many bytes are registered no more.
-    fn give_up(&mut self, bytes: u64) {
-        self.registered_bytes = self.registered_bytes.saturating_sub(bytes);
+    pub(super) fn give_up(&mut self, bytes: u64) {
+        self.other_bytes = self.other_bytes.saturating_sub(bytes);
     }
 }
 
@@ -157,7 +181,15 @@ mod tests {
             nic: 1,
             address: 0x1000,
             bytes,
+            file: None,
         }
+    }
+
+    fn expect(owned: &mut Owned, bytes: u64, quota: &Quota) -> Outcome<()> {
+        owned.expect_region(quota)?;
+        owned.expect_bytes(bytes, quota, 0).inspect_err(|error| {
+            let _none = owned.have_region(Err(*error), region(0));
+        })
     }
 
     /// Of one who has opened the NIC.
@@ -175,21 +207,23 @@ mod tests {
         for _ in 0..2 {
             owned.expect_tag(&quota).unwrap();
             owned.expect_vi(&quota).unwrap();
-            owned.expect_region(0x1000, &quota).unwrap();
+            expect(&mut owned, 0x1000, &quota).unwrap();
         }
         owned.have_tag(Ok(3), 1).unwrap();
         owned.have_vi(Ok(4), 1).unwrap();
-        owned.have_region(Ok(5), region(0x1000)).unwrap();
+        owned.have_region(Ok(5), region(0x1000)).0.unwrap();
         owned.have_conn(6, 1).unwrap();
-        owned.close(1);
+        assert_eq!(owned.close(1).len(), 1);
         let gone = Err(ControlError::InvalidParameter);
         assert_eq!(owned.have_tag(Ok(7), 1), gone);
         assert_eq!(owned.have_vi(Ok(8), 1), gone);
-        assert_eq!(owned.have_region(Ok(9), region(0x1000)), gone.map(|_| 0));
+        let (made, unused) = owned.have_region(Ok(9), region(0x1000));
+        assert_eq!(made, gone.map(|_| 0));
+        assert!(unused.is_some(), "for the caller to drop");
         assert!(owned.have_conn(10, 1).is_err());
         assert!(owned.tags.is_empty() && owned.vis.is_empty() && owned.conns.is_empty());
         assert!(owned.regions.is_empty());
-        assert_eq!(owned.registered_bytes, 0);
+        assert_eq!(owned.other_bytes, 0);
         assert_eq!(owned.expect_vi(&quota), Ok(()));
         assert_eq!(owned.have_vi(Ok(11), 2), Ok(11), "another opening");
     }
@@ -224,20 +258,22 @@ mod tests {
     #[test]
     fn regions_that_are_being_registered_count() {
         let (mut owned, quota) = (owned(), quota());
-        owned.expect_region(0x1000, &quota).unwrap();
-        owned.expect_region(0x1000, &quota).unwrap();
-        let third = owned.expect_region(0x1000, &quota);
+        expect(&mut owned, 0x1000, &quota).unwrap();
+        expect(&mut owned, 0x1000, &quota).unwrap();
+        let third = expect(&mut owned, 0x1000, &quota);
         assert_eq!(third, Err(ControlError::Resource));
-        assert_eq!(owned.have_region(Ok(7), region(0x1000)), Ok(7));
-        let failed = owned.have_region(Err(ControlError::Ptag), region(0x1000));
+        assert_eq!(owned.have_region(Ok(7), region(0x1000)).0, Ok(7));
+        let failed = owned.have_region(Err(ControlError::Ptag), region(0x1000)).0;
         assert_eq!(failed, Err(ControlError::Ptag));
-        let long = owned.expect_region(0x3000, &quota);
+        let long = expect(&mut owned, 0x3000, &quota);
         assert_eq!(long, Err(ControlError::Resource), "of 0x1000 and 0x3000");
-        assert_eq!(owned.registered_bytes, 0x1000);
-        owned.expect_region(0x2000, &quota).unwrap();
-        owned.have_region(Ok(8), region(0x2000)).unwrap();
-        owned.remove_region(7);
-        owned.remove_region(7);
-        assert_eq!(owned.registered_bytes, 0x2000);
+        assert_eq!(owned.other_bytes, 0x1000);
+        expect(&mut owned, 0x2000, &quota).unwrap();
+        owned.have_region(Ok(8), region(0x2000)).0.unwrap();
+        assert!(owned.remove_region(7).is_some());
+        assert!(owned.remove_region(7).is_none());
+        assert_eq!(owned.other_bytes, 0x2000);
+        let beside_files = owned.expect_bytes(0x1000, &quota, 0x1000);
+        assert_eq!(beside_files, Err(ControlError::Resource));
     }
 }

@@ -7,17 +7,28 @@ use nix::unistd::geteuid;
 
 use super::Session;
 use super::owned::Region;
+use crate::attach::doors;
+use crate::attach::mapped_files::FileUse;
 use crate::attach::message::Reply;
 use crate::control::{ControlError, Outcome, attributes};
 use crate::memory::client::{Client, ClientError};
-use crate::memory::mapped::{MapError, MappedMemory};
+use crate::memory::mapped::{ClientFile, MapError};
 use crate::memory::pages::page_range;
 use crate::memory::place::{ClientMemory, Place};
 use crate::nic::MemSettings;
+use crate::sync::Ordering;
 use crate::sys;
 
-/// The operator hears once that the process has no mappings left; each application always.
-fn tell_once(error: &MapError) {
+/// How memory is reached that is about to be registered.
+struct Reached {
+    place: Place,
+    /// As in [`Region`].
+    bytes: u64,
+    file: Option<FileUse>,
+}
+
+/// Logs once that the process has no mappings left; the application is always notified.
+fn log_once(error: &MapError) {
     static TOLD: Once = Once::new();
     if matches!(error, MapError::TooMany { .. }) {
         TOLD.call_once(|| log::error!("{error}"));
@@ -37,35 +48,97 @@ impl Session {
         let (base, end) =
             page_range(address, length_bytes).ok_or(ControlError::InvalidParameter)?;
         let bytes = end - base;
-        // Counted before anything is mapped.
-        self.owned().expect_region(bytes, &self.quota)?;
-        let place = match shared {
-            Some((memory, offset_bytes)) => {
-                MappedMemory::map_for_client(memory, offset_bytes, bytes)
-                    .map(Place::Mapped)
-                    .map_err(|error| {
-                        tell_once(&error);
-                        error.to_string()
-                    })
-            }
-            None => self.foreign(address, length_bytes).map(Place::Foreign),
+        self.owned().expect_region(&self.quota)?;
+        let range = (address, length_bytes);
+        let reached = match shared {
+            Some((memory, offset_bytes)) => self.map(memory, (offset_bytes, bytes), range),
+            None => self.reach(range, bytes),
         };
-        let (entered, refused) = match place {
-            Ok(place) => (
-                self.enter(nic, (address, length_bytes), attributes, place),
+        let (entered, region, refused) = match reached {
+            Ok(reached) => (
+                self.enter(nic, range, attributes, reached.place),
+                (reached.bytes, reached.file),
                 None,
             ),
-            Err(why) => (Err(ControlError::Resource), Some(why)),
+            Err(reply) => (Err(ControlError::Resource), (0, None), Some(reply)),
         };
+        let (bytes, file) = region;
         let at = Region {
             nic,
             address,
             bytes,
+            file,
         };
-        let made = self.owned().have_region(entered, at);
+        let (made, unused) = self.owned().have_region(entered, at);
+        drop(unused);
         match refused {
-            Some(why) => Ok(Reply::Refused(why)),
+            Some(reply) => Ok(reply),
             None => made.map(Reply::Region),
+        }
+    }
+
+    /// Maps the file that a range of the application's memory is in, of so many bytes from an
+    /// offset on. Where a file cannot be mapped that another process had mapped, the range is
+    /// reached by system calls if it may be.
+    fn map(
+        &self,
+        memory: OwnedFd,
+        (offset_bytes, bytes): (u64, u64),
+        range: (u64, u64),
+    ) -> Result<Reached, Reply> {
+        let map = || -> Result<Reached, MapError> {
+            let file = ClientFile::of(memory)?;
+            // Counted before anything is mapped.
+            let (charged, unmapped) = {
+                let owned = self.owned();
+                self.files.charge(&file, &self.quota, owned.other_bytes)?
+            };
+            drop(unmapped);
+            let goes_on = || !self.over.load(Ordering::SeqCst);
+            let whole = charged.map(&file, goes_on)?;
+            Ok(Reached {
+                place: Place::Mapped(whole.range(offset_bytes, bytes)?),
+                bytes: 0,
+                file: Some(charged),
+            })
+        };
+        let error = match map() {
+            Ok(reached) => return Ok(reached),
+            Err(error) => error,
+        };
+        log_once(&error);
+        if !error.leaves_system_calls() {
+            return Err(Reply::Refused(error.to_string()));
+        }
+        let reached = self.reach(range, bytes).map_err(|reply| match reply {
+            Reply::Refused(also) => Reply::Refused(format!("{error}; {also}")),
+            reply => reply,
+        })?;
+        let (name, pid) = (&self.config.name, self.peer.pid);
+        if !self.warned.swap(true, Ordering::Relaxed) {
+            let line = format_args!(
+                "NIC {name}: process {pid}: shared memory is reached by system calls: {error}"
+            );
+            doors::say(log::Level::Warn, line);
+        }
+        Ok(reached)
+    }
+
+    /// Memory that is reached by system calls.
+    fn reach(&self, (address, length_bytes): (u64, u64), bytes: u64) -> Result<Reached, Reply> {
+        let file_bytes = self.files.bytes();
+        let counted = self.owned().expect_bytes(bytes, &self.quota, file_bytes);
+        counted.map_err(Reply::Failed)?;
+        match self.foreign(address, length_bytes) {
+            Ok(client) => Ok(Reached {
+                place: Place::Foreign(client),
+                bytes,
+                file: None,
+            }),
+            Err(why) => {
+                self.owned().give_up(bytes);
+                Err(Reply::Refused(why))
+            }
         }
     }
 
@@ -137,7 +210,8 @@ impl Session {
             let regions = &self.device.regions;
             regions.deregister(self.owner(), address, region)
         };
-        self.owned().remove_region(region);
+        let ended = self.owned().remove_region(region);
+        drop(ended);
         removed.map(drop).ok_or(ControlError::InvalidParameter)
     }
 

@@ -1,18 +1,24 @@
 //! What an application may have when its end comes in the middle of its calls.
 
+use fcvi_frame::connect;
+
 use super::*;
 use crate::attach::arena::{Arena, RingSizes};
 use crate::attach::client::{Client, Limits};
+use crate::attach::mapped_files::MappedFiles;
+use crate::attach::message::NetAddress;
 use crate::attach::places::{MostAttached, Places};
 use crate::config::ProcessConfig;
 use crate::device;
 use crate::memory::client::obey_ptrace_rules;
 use crate::memory::mapped::MappedMemory;
 use crate::memory::place::Place;
-use crate::memory::testkit::sealed_file;
+use crate::memory::testkit::{filled_file, sealed_file};
 use crate::memory::{Access, TagCheck};
 use crate::nic::MemSettings;
 use crate::sys;
+
+mod users;
 
 const PAGE_BYTES: u64 = 4096;
 
@@ -21,20 +27,28 @@ struct Process {
     device: &'static Device,
     nic: u64,
     places: Arc<Places>,
+    files: Arc<MappedFiles>,
+    reservations: Arc<Reservations>,
 }
 
 impl Process {
     fn new(test: &str) -> Self {
-        let config = NicConfig {
+        Self::with(test, |_| {})
+    }
+
+    fn with(test: &str, change: impl FnOnce(&mut NicConfig)) -> Self {
+        let mut config = NicConfig {
             segment: format!("unit-{}-session-{test}", std::process::id()),
             ..NicConfig::default()
         };
+        change(&mut config);
         let (device, nic) = device::open(&config).unwrap();
-        let places = Arc::default();
         Self {
             device,
             nic,
-            places,
+            places: Arc::default(),
+            files: Arc::new(MappedFiles::new().unwrap()),
+            reservations: Arc::default(),
         }
     }
 
@@ -54,16 +68,20 @@ impl Process {
         let (life, _) = Socket::pair().unwrap();
         let peer = life.peer().unwrap();
         let most = MostAttached::from(&ProcessConfig::default());
+        let lives = life.peer_process().unwrap();
+        let id = (peer, self.device.number());
         Arrival {
             peer,
             client: ClientId(number),
             quota: Quota::default(),
             foreign_memory: false,
             counters: Arc::default(),
-            lives: life.peer_process().unwrap(),
+            files: self.files.attach(id, lives.try_clone().unwrap(), most),
+            lives,
             life: Arc::new(life),
             pace: Arc::default(),
             place: self.places.take(peer.uid, most).unwrap(),
+            reservations: Arc::clone(&self.reservations),
         }
     }
 
@@ -87,7 +105,7 @@ impl Drop for Process {
             0,
             "regions of the dead"
         );
-        assert!(device::close(self.device, self.nic));
+        device::close(self.device, self.nic).unwrap();
     }
 }
 
@@ -100,15 +118,19 @@ fn handle(reply: Outcome<Reply>) -> u64 {
 
 /// An application as the poller knows it, which does nothing.
 fn client() -> Client {
+    client_of(0)
+}
+
+fn client_of(uid: libc::uid_t) -> Client {
     let (arena, _) = Arena::create(RingSizes::for_segments(1)).unwrap();
     let (life, _) = Socket::pair().unwrap();
-    let (wake, _) = sys::Bell::pair().unwrap();
+    let (wakeup, _) = sys::WakeupSet::new().unwrap().add_client().unwrap();
     let limits = Limits {
         segments: 1,
         descriptors: 1,
         share: 1,
     };
-    Client::new(arena, wake, Arc::new(life), Arc::default(), limits)
+    Client::new(uid, arena, wakeup, Arc::new(life), Arc::default(), limits)
 }
 
 fn settings() -> ViSettings {
@@ -176,7 +198,7 @@ fn pages_that_the_application_may_not_write_are_not_written() {
             writable,
             shared_at: Some(0),
         };
-        let registered = application.answer(request, vec![sealed_file(PAGE_BYTES)]);
+        let registered = application.answer(request, vec![filled_file(PAGE_BYTES)]);
         let Ok(Reply::Region(region)) = registered else {
             panic!("no region: {registered:?}");
         };
@@ -304,7 +326,7 @@ fn a_request_that_was_answered_and_what_went_with_its_opening_is_forgotten() {
         handle(app.answer(Request::CreateVi { nic, settings }, Vec::new()))
     };
     let vis = [make(&server, nics[0]), make(&client, nics[1])];
-    let host = connect::HostAddress(process.device.host);
+    let host = HostAddress(process.device.host);
     let address = |name: &[u8]| {
         NetAddress::from(&connect::NetAddress {
             host,
@@ -381,7 +403,7 @@ fn calls_at_once_make_no_more_than_the_application_may_have() {
                     writable: true,
                     shared_at: Some(0),
                 };
-                let made = application.answer(region, vec![sealed_file(PAGE_BYTES)]);
+                let made = application.answer(region, vec![filled_file(PAGE_BYTES)]);
                 regions += usize::from(made.is_ok());
                 let _refused = application.answer(Request::Open, Vec::new());
             }
@@ -401,3 +423,5 @@ fn calls_at_once_make_no_more_than_the_application_may_have() {
         application.end();
     }
 }
+
+mod files;

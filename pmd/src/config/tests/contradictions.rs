@@ -259,6 +259,21 @@ const CONTRADICTIONS: &[(&str, usize, &str)] = &[
     ),
     ("[[nic]]\n[process]\nusers = []", 3, "nobody may attach"),
     (
+        "[[nic]]\ntransport = \"vi-tcp\"\nhost = \"fe80::1\"",
+        3,
+        "host = \"fe80::1\": a link-local address needs its interface: host = \"fe80::1%eth0\"",
+    ),
+    (
+        "[[nic]]\ntransport = \"vi-tcp\"\nhost = \"fd00::1%lo\"",
+        3,
+        "only a link-local address, fe80::..., has an interface",
+    ),
+    (
+        "[[nic]]\nhost = \"fe80::1%lo\"",
+        2,
+        "host = \"fe80::1%lo\": only for transport = \"vi-tcp\"",
+    ),
+    (
         "[[nic]]\n[[process.application]]\nmax_vi = 3",
         2,
         "needs user = \"NAME\" or group",

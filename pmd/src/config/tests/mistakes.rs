@@ -293,7 +293,7 @@ fn every_key_of_the_process() {
 
 #[test]
 fn every_key_of_a_quota() {
-    every_key::<Quota>(&[]);
+    every_key::<QuotaConfig>(&[]);
 }
 
 #[test]

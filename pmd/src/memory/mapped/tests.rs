@@ -1,6 +1,6 @@
 use super::*;
 use crate::memory::copy;
-use crate::memory::testkit::{mappings_of, memory_file, sealed_file};
+use crate::memory::testkit::{filled_file, map_file, mappings_of, memory_file, punch, sealed_file};
 
 fn refused(fd: OwnedFd, offset_bytes: u64, bytes: u64) -> MapError {
     MappedMemory::map(fd, offset_bytes, bytes).expect_err("it is not to be mapped")
@@ -136,15 +136,74 @@ fn clients_leave_mappings_for_others() {
     };
     FEW.most.set(2).unwrap();
     let fd = sealed_file(PAGE_BYTES);
-    let map = |bytes| MappedMemory::map_counted(fd.try_clone().unwrap(), 0, bytes, &FEW);
+    let map = |bytes| MappedMemory::map_for_client(fd.as_fd(), (0, bytes), &FEW);
     let first = map(PAGE_BYTES).unwrap();
-    let too_long = map(2 * PAGE_BYTES).unwrap_err();
-    assert!(matches!(too_long, MapError::TooShort { .. }), "{too_long}");
+    let impossible = map(PAGE_BYTES + 1).unwrap_err();
+    assert!(matches!(impossible, MapError::BadRange), "{impossible}");
     let _second = map(PAGE_BYTES).unwrap();
     let third = map(PAGE_BYTES).unwrap_err();
     assert!(matches!(third, MapError::TooMany { most: 2 }), "{third}");
     assert!(third.to_string().contains("vm.max_map_count"), "{third}");
     assert_eq!(mappings_of(&fd), 2);
+    let range = first.range(0, PAGE_BYTES).unwrap();
     drop(first);
+    assert!(map(PAGE_BYTES).is_err(), "a range of it is left");
+    drop(range);
     assert!(map(PAGE_BYTES).is_ok());
+}
+
+fn client_file(fd: &OwnedFd) -> ClientFile {
+    ClientFile::of(fd.try_clone().unwrap()).unwrap()
+}
+
+#[test]
+fn mapped_client_file_cannot_be_punched_or_mapped_again() {
+    let fd = filled_file(3 * PAGE_BYTES);
+    let rights = libc::PROT_READ | libc::PROT_WRITE;
+    let own = map_file(&fd, 3 * PAGE_BYTES, rights).as_ptr() as u64;
+    assert!(punch(&fd, PAGE_BYTES, 1), "less than a page leaves no hole");
+    let whole = client_file(&fd).map(|| true).unwrap();
+    assert!(!punch(&fd, 0, PAGE_BYTES));
+    let pages = own as *mut libc::c_void;
+    // SAFETY: pages of this test; the call is refused.
+    let removed = unsafe { libc::madvise(pages, PAGE_BYTES as usize, libc::MADV_REMOVE) };
+    assert_eq!(removed, -1);
+    // SAFETY: inside the mappings.
+    unsafe { copy::write(own + 5, b"still") };
+    let mut seen = [0; 5];
+    let range = whole.range(0, PAGE_BYTES).unwrap();
+    // SAFETY: likewise.
+    unsafe { copy::read(range.address() + 5, &mut seen) };
+    assert_eq!(&seen, b"still");
+    let again = client_file(&fd).map(|| true).unwrap_err();
+    assert!(matches!(again, MapError::SealedBefore), "{again}");
+    let behind = whole.range(2 * PAGE_BYTES, 2 * PAGE_BYTES).unwrap_err();
+    assert!(matches!(behind, MapError::TooShort { .. }), "{behind}");
+}
+
+#[test]
+fn client_file_whose_last_page_is_partial_is_mapped() {
+    let fd = filled_file(PAGE_BYTES + 1);
+    let file = client_file(&fd);
+    assert_eq!(file.bytes(), 2 * PAGE_BYTES);
+    assert_eq!(file.map(|| true).unwrap().len_bytes(), 2 * PAGE_BYTES);
+}
+
+#[test]
+fn client_file_of_an_application_that_ends_is_unmapped() {
+    let fd = filled_file(PAGE_BYTES);
+    let refused = client_file(&fd).map(|| false).unwrap_err();
+    assert!(matches!(refused, MapError::Interrupted), "{refused}");
+    assert_eq!(mappings_of(&fd), 0);
+}
+
+#[test]
+fn checking_a_client_file_leaves_the_position_of_its_owner() {
+    use std::io::{Seek, Write};
+    let fd = filled_file(2 * PAGE_BYTES);
+    let mut owners = fs::File::from(fd.try_clone().unwrap());
+    owners.rewind().unwrap();
+    owners.write_all(b"here").unwrap();
+    client_file(&fd).map(|| true).unwrap();
+    assert_eq!(owners.stream_position().unwrap(), 4);
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::memory::mapped::MappedMemory;
+use crate::memory::mapped::{ClientFile, MapError, MappedMemory};
 use crate::memory::testkit::{map_file, map_private, memory_file, sealed_file};
 
 const PAGE: u64 = 4096;
@@ -19,8 +19,8 @@ fn sealed_memory_that_the_program_mapped_itself_can_be_offered() {
     let fd = sealed_file(4 * PAGE);
     let at = map_file(&fd, 4 * PAGE, RW).as_ptr() as u64;
     let found = offered(at + PAGE + 10, PAGE).unwrap();
-    assert_eq!((found.offset_bytes, found.bytes), (PAGE, 2 * PAGE));
-    let theirs = MappedMemory::map(found.memory, found.offset_bytes, found.bytes).unwrap();
+    assert_eq!(found.offset_bytes, PAGE);
+    let theirs = MappedMemory::map(found.memory, found.offset_bytes, 2 * PAGE).unwrap();
     // SAFETY: inside the mapping.
     unsafe { crate::memory::copy::write(theirs.address() + 10, b"same") };
     let mut seen = [0; 4];
@@ -34,6 +34,34 @@ fn sealed_memory_that_the_program_mapped_itself_can_be_offered() {
 }
 
 #[test]
+fn offered_file_has_all_its_pages_unless_it_is_too_long() {
+    let fd = sealed_file(4 * PAGE);
+    let at = map_file(&fd, 4 * PAGE, RW).as_ptr() as u64;
+    // SAFETY: the first page.
+    unsafe { crate::memory::copy::write(at, b"kept") };
+    let found = offered(at, PAGE).unwrap();
+    let map = || {
+        ClientFile::of(fd.try_clone().unwrap())
+            .unwrap()
+            .map(|| true)
+    };
+    found.allocate_pages(3 * PAGE);
+    let holes = map().unwrap_err();
+    assert!(matches!(holes, MapError::Holes), "{holes}");
+    found.allocate_pages(4 * PAGE);
+    map().unwrap();
+    let mut seen = [0; 4];
+    // SAFETY: likewise.
+    unsafe { crate::memory::copy::read(at, &mut seen) };
+    assert_eq!(&seen, b"kept");
+    let files = mapped_files().unwrap();
+    let id = ClientFile::of(fd.try_clone().unwrap()).unwrap().id();
+    assert!(files.contains(&id));
+    unmap(at, 4 * PAGE);
+    assert!(!mapped_files().unwrap().contains(&id));
+}
+
+#[test]
 fn a_mapping_in_parts_is_one() {
     let fd = sealed_file(3 * PAGE);
     let at = map_file(&fd, 3 * PAGE, RW).as_ptr() as u64;
@@ -41,7 +69,7 @@ fn a_mapping_in_parts_is_one() {
     // SAFETY: a page of the mapping. The kernel keeps it apart from then on.
     let done = unsafe { libc::madvise(middle, PAGE as usize, libc::MADV_DONTDUMP) };
     assert_eq!(done, 0);
-    assert_eq!(offered(at, 3 * PAGE).unwrap().bytes, 3 * PAGE);
+    assert!(offered(at, 3 * PAGE).is_some());
     // SAFETY: likewise.
     let done = unsafe { libc::mprotect(middle, PAGE as usize, libc::PROT_READ) };
     assert_eq!(done, 0);

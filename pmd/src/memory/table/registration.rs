@@ -39,6 +39,14 @@ struct Registration {
     place: Option<Arc<Place>>,
 }
 
+/// The generation of a new region: the random bits, but never 0, nor that of the region before it
+/// in the same place (ADR 0041). The two that stand in for these are as hard to predict.
+fn next_generation(random: u16, before: u16) -> u16 {
+    let candidates = [random, !random, !random ^ 1];
+    let fits = |generation: &u16| *generation != 0 && *generation != before;
+    candidates.into_iter().find(fits).unwrap_or(1)
+}
+
 #[derive(Default)]
 pub(super) struct Control {
     entries: Vec<Registration>,
@@ -82,7 +90,8 @@ impl RegionTable {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a range for an instance of the NIC; returns its handle, never 0. `admit` gives
+    /// Registers a range for an instance of the NIC; returns its handle, never 0. `random`: 16
+    /// bits that no peer can predict, new for each registration. `admit` gives
     /// its attributes or refuses it, in one step with the registration as [`Self::end_tag`] and
     /// [`Self::deregister_some`] see it.
     pub(crate) fn register<E: From<RegionError>>(
@@ -90,7 +99,7 @@ impl RegionTable {
         instance: u64,
         address: u64,
         length_bytes: u64,
-        seed: u16,
+        random: u16,
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<u32, E> {
         let span = self.span(address, length_bytes)?;
@@ -100,7 +109,7 @@ impl RegionTable {
         let prepared = self.prepare(span);
         let mut control = self.lock_control();
         let (prepared, attributes) = control.admit(span, prepared, admit)?;
-        let handle = control.take_handle(seed);
+        let handle = control.take_handle(random);
         self.enter(&mut control, instance, span, handle, prepared, attributes);
         Ok(handle)
     }
@@ -156,7 +165,7 @@ impl RegionTable {
         instance: u64,
         memory: ClientMemory,
         (address, length_bytes): (u64, u64),
-        seed: u16,
+        random: u16,
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<u32, E> {
         let span = self.span(address, length_bytes)?;
@@ -174,7 +183,7 @@ impl RegionTable {
             place: Some(Arc::new(memory.place)),
         };
         let (prepared, attributes) = control.admit(span, Ok(prepared), admit)?;
-        let handle = control.take_handle(seed);
+        let handle = control.take_handle(random);
         self.enter(&mut control, instance, span, handle, prepared, attributes);
         Ok(handle)
     }
@@ -494,14 +503,13 @@ impl Control {
     }
 
     /// A new handle, whose place is free.
-    fn take_handle(&mut self, seed: u16) -> u32 {
-        let index = self.take_index(seed);
-        let generation = self.entries[index as usize].generation;
-        let generation = generation.checked_add(1).unwrap_or(1);
-        (u32::from(generation) << 16) | index
+    fn take_handle(&mut self, random: u16) -> u32 {
+        let index = self.take_index();
+        let before = self.entries[index as usize].generation;
+        (u32::from(next_generation(random, before)) << 16) | index
     }
 
-    fn take_index(&mut self, seed: u16) -> u32 {
+    fn take_index(&mut self) -> u32 {
         while let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
             entry.listed = false;
@@ -510,10 +518,7 @@ impl Control {
                 return index;
             }
         }
-        self.entries.push(Registration {
-            generation: seed,
-            ..Registration::default()
-        });
+        self.entries.push(Registration::default());
         self.entries.len() as u32 - 1
     }
 

@@ -115,6 +115,30 @@ fn a_handle_dies_with_its_region_and_is_not_used_again() {
     assert_eq!(table.usage().bytes, 0);
 }
 
+/// The generation of a handle says nothing of the one before in the same place.
+#[test]
+fn handle_generation_is_the_random_bits_of_its_registration() {
+    let table = table();
+    let memory = page();
+    let at = memory.as_ptr() as u64;
+    let mut register = |random| {
+        let admitted = || Ok::<_, RegionError>(TAGGED);
+        let handle = table.register(1, at, 1, random, admitted).unwrap();
+        assert!(deregister(&table, at, handle));
+        assert_eq!(handle & 0xFFFF, 0, "one place");
+        (handle >> 16) as u16
+    };
+    let randoms = [0x1234, 0x0001, 0xFFFF, 0x8000, 0x1234];
+    assert_eq!(randoms.map(&mut register), randoms);
+    // Never 0, and never the one before.
+    let mut before = 0x1234;
+    for random in [0x1234, 0x1234, 0, 0, 0, 0xFFFF, 0xFFFF, 0, 0xFFFF, 0xFFFF] {
+        let generation = register(random);
+        assert!(generation != 0 && generation != before, "{random:#x}");
+        before = generation;
+    }
+}
+
 #[test]
 fn a_registration_that_is_refused_last_leaves_nothing() {
     let table = table();

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
+
+use pmd_port::fork::Descriptor;
 
 use vitcp_lite::machine::passive::PassiveState;
 use vitcp_lite::profile::{CE_HEADER_BYTES, MAX_SECURITY_BYTES, SEGMENT_HEADER_BYTES};
 use vitcp_lite::{CeHeader, Headers, Item, SegmentHeader};
 
 use super::{
-    AGAIN_NS, Challenged, Fd, Handed, MAX_MEMBERS, MEMBERS, MEMBERS_AT_ONCE, Member, Message, Role,
-    What, is_for_want_of_descriptors, watched,
+    AGAIN_NS, Challenged, Fd, Handed, MAX_MEMBERS, MEMBERS, MEMBERS_AT_ONCE, MESSAGES_AT_ONCE,
+    Member, Message, Role, What, is_for_want_of_descriptors, watched,
 };
 use crate::attach::socket::Socket;
 use crate::datapath::Datapath;
-use crate::vitcp::ViTcp;
 use crate::vitcp::active::connection;
 use crate::vitcp::challenge::Exchange;
 use crate::vitcp::connection::{Machine, Phase, Stage};
@@ -22,22 +23,26 @@ use crate::vitcp::counters::Counter;
 use crate::vitcp::guests::Guest;
 use crate::vitcp::socket::{Listening, Stream, is_for_later};
 use crate::vitcp::timers::Key;
+use crate::vitcp::{ACCEPTS_AT_ONCE, ViTcp};
 
 impl ViTcp {
     pub(super) fn let_members_in(&mut self, now_ns: u64) {
         for _ in 0..MEMBERS_AT_ONCE {
-            let Role::Keeper { name, .. } = &self.door.role else {
+            if self.is_local_paused(now_ns) {
+                return;
+            }
+            let Role::Keeper { local, .. } = &self.door.role else {
                 return;
             };
-            match name.accept() {
+            match local.listener().accept() {
                 Ok(socket) => self.let_member_in(socket),
                 Err(error) if is_for_later(&error) => return,
                 Err(error) if is_for_want_of_descriptors(&error) => {
-                    log::debug!("a program of this host: {error}");
+                    log::debug!("vi-tcp local listener: accept failed: {error}");
                     self.pause_door(now_ns);
                     return;
                 }
-                Err(error) => log::debug!("a program of this host: {error}"),
+                Err(error) => log::debug!("vi-tcp local listener: accept failed: {error}"),
             }
         }
     }
@@ -51,19 +56,21 @@ impl ViTcp {
         else {
             return;
         };
-        let Some(listening) = &self.door.listening else {
+        let Some(listening) = &mut self.door.listening else {
             return;
         };
-        let is_ours = socket
-            .peer()
-            .is_ok_and(|peer| peer.uid == nix::unistd::geteuid().as_raw());
+        let peer = socket.peer();
+        let is_ours = (peer.as_ref()).is_ok_and(|peer| peer.uid == nix::unistd::geteuid().as_raw());
         if !is_ours || members.len() >= MAX_MEMBERS {
-            log::debug!("a program of this host is turned away");
+            self.counters.count(Counter::DropLocal);
+            let user = peer.map_or_else(|error| error.to_string(), |peer| peer.uid.to_string());
+            log::debug!("vi-tcp local listener: program rejected: user={user}");
             return;
         }
         let number = *next_member;
         *next_member = next_member.wrapping_add(1).max(MEMBERS);
         socket.take_descriptors();
+        listening.set_foreign();
         let fds = [listening.as_fd().as_raw_fd()];
         let welcomed = socket
             .set_nonblocking()
@@ -78,13 +85,18 @@ impl ViTcp {
                 number,
                 waits: BTreeMap::new(),
             }),
-            Err(error) => log::debug!("a program of this host: {error}"),
+            Err(error) => log::debug!("vi-tcp local listener: program rejected: {error}"),
         }
     }
 
     /// What a member says. One that says nothing we know, or is gone, is a member no more.
-    pub(super) fn hear_member(&mut self, number: u32) {
-        loop {
+    pub(super) fn hear_member(&mut self, now_ns: u64, number: u32) {
+        for _ in 0..MESSAGES_AT_ONCE {
+            // What was given back is looked at first, so that it does not pile up.
+            let backs = self.door.backs.len() >= self.settings.max_incoming as usize;
+            if backs || self.is_local_paused(now_ns) {
+                return;
+            }
             let Role::Keeper { members, .. } = &mut self.door.role else {
                 return;
             };
@@ -94,7 +106,7 @@ impl ViTcp {
             let Some(member) = members.get_mut(at) else {
                 return;
             };
-            match member.socket.receive::<Message>() {
+            match member.socket.receive_foreign::<Message>() {
                 Ok(Some((Message::Waits { what, count, seen }, _))) => {
                     if count == 0 {
                         member.waits.remove(&what);
@@ -121,14 +133,16 @@ impl ViTcp {
 
     /// What the keeper says. If it is gone, another one is found.
     pub(super) fn hear_keeper(&mut self, now_ns: u64, path: &mut Datapath) {
-        loop {
+        for _ in 0..MESSAGES_AT_ONCE {
+            if self.is_local_paused(now_ns) {
+                return;
+            }
             let Role::Member { keeper, seen, .. } = &mut self.door.role else {
                 return;
             };
-            match keeper.receive::<Message>() {
+            match keeper.receive_foreign::<Message>() {
                 Ok(Some((Message::Welcome, mut fds))) => {
-                    let shared = fds.pop().map(Listening::shared);
-                    self.door.listening = shared.and_then(Result::ok);
+                    self.door.listening = fds.pop().map(Listening::shared);
                 }
                 Ok(Some((Message::Take(what, handed), mut fds))) => {
                     *seen.entry(what).or_default() += 1;
@@ -152,7 +166,7 @@ impl ViTcp {
 
     /// Looks at requests that members have given back.
     pub(in crate::vitcp) fn take_backs(&mut self, now_ns: u64, path: &mut Datapath) -> bool {
-        let waiting = self.door.backs.len();
+        let waiting = self.door.backs.len().min(ACCEPTS_AT_ONCE as usize);
         for _ in 0..waiting {
             if let Some((fd, handed)) = self.door.backs.pop_front() {
                 self.take_over(now_ns, fd, &handed, path);
@@ -162,7 +176,7 @@ impl ViTcp {
     }
 
     /// A connection whose request another program has read.
-    fn take_over(&mut self, now_ns: u64, fd: OwnedFd, handed: &Handed, path: &mut Datapath) {
+    fn take_over(&mut self, now_ns: u64, fd: Descriptor, handed: &Handed, path: &mut Datapath) {
         let Some((header, ce)) = read_request(&handed.request) else {
             return;
         };
@@ -210,13 +224,9 @@ impl ViTcp {
         // What a program has said before the client could ask counts.
         self.let_members_in(now_ns);
         for member in self.member_numbers() {
-            self.hear_member(member);
+            self.hear_member(now_ns, member);
         }
-        let Some(connection) = self
-            .connections
-            .get(number as usize)
-            .and_then(Option::as_ref)
-        else {
+        let Some(connection) = self.connection(number) else {
             return false;
         };
         let what = What::of(ce, connection.far);
@@ -265,9 +275,8 @@ impl ViTcp {
         };
         if handed {
             self.counters.count(Counter::HandedOver);
-            // The other program has it open: nothing else would make the system forget it.
-            if let Some(connection) = self.connection(number) {
-                self.watch.remove(&connection.stream);
+            if let Some(connection) = self.connection_mut(number) {
+                connection.stream.set_foreign();
             }
             self.remove(number);
         } else if later {

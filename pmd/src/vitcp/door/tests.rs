@@ -1,19 +1,24 @@
 //! Programs of one host at one port, of which a test plays all but one, and strangers at that port.
 
+use std::fs;
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddress, UnixDatagram};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
 use std::sync::mpsc::channel;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use vitcp_lite::profile::SEGMENT_HEADER_BYTES;
 
 use super::*;
+use crate::attach::socket::Listener;
 use crate::config::{NicConfig, TransportKind};
+use crate::control;
 use crate::device::{self, Device};
 use crate::nic;
+use crate::testkit::lingering;
 use crate::vi::ViSettings;
 
 /// Long enough for any machine.
@@ -34,7 +39,7 @@ impl Program {
         let host = Ipv4Addr::from_bits(0x7F60_0000 | test << 16 | std::process::id() & 0xFFFF);
         let mut config = NicConfig {
             transport: TransportKind::ViTcp,
-            host: Some(IpAddr::V4(host)),
+            host: Some(host.into()),
             ulp_timeout_ms: Some(600_000),
             ..NicConfig::default()
         };
@@ -43,6 +48,7 @@ impl Program {
         let at = End {
             host: device.host,
             port: config.tcp_port,
+            scope: 0,
         };
         let ptag = nic::create_ptag(nic).unwrap();
         Self {
@@ -79,7 +85,11 @@ impl Program {
             if let Some(so) = so() {
                 return so;
             }
-            assert!(begun.elapsed() < LONG, "it does not come about");
+            assert!(
+                begun.elapsed() < LONG,
+                "it does not come about: {:?}",
+                nic::counters(self.nic)
+            );
         }
     }
 
@@ -114,9 +124,33 @@ impl Program {
 
     /// What a program says that wants to be a member of this one, and is.
     fn join(&self) -> Socket {
-        let member = Socket::connect_at_once(&name(self.at)).unwrap();
+        let member = address(self.at).connect().unwrap();
         member.take_descriptors();
         member
+    }
+
+    /// As a kernel before Linux 6.16, has descriptors passed by programs that are not accepted.
+    fn take_descriptors(&self) {
+        const SO_PASSRIGHTS: libc::c_int = 83;
+        let held = self.device.hold();
+        let poller = held
+            .as_ref()
+            .and_then(crate::driver::Driver::engine)
+            .unwrap();
+        let crate::transport::Transport::ViTcp(tcp) = &poller.engine else {
+            panic!("another transport");
+        };
+        let Role::Keeper { local, .. } = &tcp.door.role else {
+            panic!("it does not accept");
+        };
+        let takes: libc::c_int = 1;
+        let length = size_of::<libc::c_int>() as libc::socklen_t;
+        let (fd, from) = (
+            local.listener().as_fd().as_raw_fd(),
+            (&raw const takes).cast(),
+        );
+        // SAFETY: the kernel reads a value of this frame, of that size.
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, SO_PASSRIGHTS, from, length) };
     }
 
     fn hear(&self, member: &Socket) -> (Message, Vec<OwnedFd>) {
@@ -130,7 +164,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        device::close(self.device, self.nic);
+        device::close(self.device, self.nic).unwrap();
     }
 }
 
@@ -162,12 +196,23 @@ fn waits(peer: Option<Ipv4Addr>, count: u32) -> Message {
     }
 }
 
+fn address(at: End) -> LocalAddress {
+    LocalAddress::of(None, at).unwrap()
+}
+
+/// A directory of a test, in which programs find each other.
+fn base(test: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("viaduct-unit-{}-{test}", std::process::id()));
+    fs::create_dir(&path).unwrap();
+    path
+}
+
 /// A keeper that a test plays: its port, and its name.
-fn keeper(program: &Program) -> (Listening, Listener, Socket) {
+fn keeper(program: &Program) -> (Listening, LocalListener, Socket) {
     let listening = Listening::bind(program.at).unwrap();
-    let name = Listener::bind(&name(program.at)).unwrap();
+    let name = address(program.at).listen().unwrap().unwrap();
     assert!(program.listen());
-    let member = name.accept().unwrap();
+    let member = name.listener().accept().unwrap();
     let fds = [listening.as_fd().as_raw_fd()];
     member.send(&Message::Welcome, &fds).unwrap();
     program.device.poll();
@@ -189,31 +234,27 @@ fn a_port_stays_open_while_its_keeper_dies() {
             program.device.poll();
         }
         // It is a member once more, of who lives no more.
-        drop(name.accept().unwrap());
+        drop(program.poll_until(|| name.listener().accept().ok()));
         program.dial();
     }
     drop(name);
     assert_eq!(program.answer(&mut client), NO_MATCH);
 }
 
-/// The name may be another program's that has no use for it: nobody keeps the port then, and as soon as it can be
+/// Another program may have the lock and not accept: nobody keeps the port then, and as soon as it can be
 /// done somebody does, without any call.
 #[test]
 fn a_member_keeps_the_port_as_soon_as_it_can() {
     let program = Program::new(2, |_| ());
     let (listening, listener, member) = keeper(&program);
-    drop(listener);
-    let at = name(program.at);
-    let at = UnixAddress::from_abstract_name(&at.as_os_str().as_bytes()[1..]).unwrap();
-    let squatter = UnixDatagram::bind_addr(&at).unwrap();
+    listener.listener().shut_down();
+    let squatter = listener;
     drop((listening, member));
     let mut client = program.dial();
     client.write_all(&request(false)).unwrap();
-    let begun = Instant::now();
     for _ in 0..100 {
         program.device.poll();
     }
-    assert!(begun.elapsed() < PATIENCE, "a turn waits for nobody");
     drop(squatter);
     assert_eq!(program.answer(&mut client), NO_MATCH);
 }
@@ -223,9 +264,9 @@ fn a_member_keeps_the_port_as_soon_as_it_can() {
 fn a_name_that_lets_nobody_in_holds_up_nobody() {
     let program = Program::new(3, |_| ());
     let _port = Listening::bind(program.at).unwrap();
-    let path = name(program.at);
-    let _name = Listener::bind(&path).unwrap();
-    let waiting: Vec<_> = core::iter::from_fn(|| Socket::connect_at_once(&path).ok()).collect();
+    let address = address(program.at);
+    let _name = self::address(program.at).listen().unwrap().unwrap();
+    let waiting: Vec<_> = core::iter::from_fn(|| address.connect().ok()).collect();
     assert!(!waiting.is_empty());
     let (done, is_done) = channel();
     let listens = thread::spawn(move || {
@@ -237,6 +278,27 @@ fn a_name_that_lets_nobody_in_holds_up_nobody() {
     assert!(!listens.join().unwrap());
 }
 
+/// A stranger may have the port for as long as it likes: the turn is free while a call waits for it.
+#[test]
+fn call_that_waits_for_a_port_holds_no_turn() {
+    let base = base("taken");
+    let program = Program::new(17, |config| config.directory = Some(base.clone()));
+    let stranger = Listening::bind(program.at).unwrap();
+    thread::scope(|scope| {
+        let call = scope.spawn(|| control::start_listening(program.device, program.nic, LONG));
+        while fs::read_dir(&base).unwrap().next().is_none() {
+            assert!(!call.is_finished(), "it did not wait");
+            thread::yield_now();
+        }
+        let held = program.device.hold();
+        drop(stranger);
+        drop(held);
+        assert_eq!(call.join().unwrap(), Ok(()));
+    });
+    drop(program);
+    fs::remove_dir_all(base).unwrap();
+}
+
 /// What one member gives back is no reason to listen to it again in the middle of that.
 #[test]
 fn a_heap_of_requests_that_were_given_back_is_worked_off() {
@@ -246,15 +308,21 @@ fn a_heap_of_requests_that_were_given_back_is_worked_off() {
         assert!(program.listen());
         let member = program.join();
         assert!(matches!(program.hear(&member), (Message::Welcome, _)));
-        let tcp = program.dial();
         let handed = Handed {
             request: request(false),
             challenge: None,
             tried: Vec::new(),
         };
-        let mut given = 0;
-        let fds = [tcp.as_raw_fd()];
-        while member.send(&Message::Back(handed.clone()), &fds).is_ok() {
+        let clients = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let (mut given, mut others) = (0, Vec::new());
+        loop {
+            // Each is another connection.
+            let tcp = TcpStream::connect(clients.local_addr().unwrap()).unwrap();
+            others.push(clients.accept().unwrap());
+            let back = Message::Back(handed.clone());
+            if member.send(&back, &[tcp.as_raw_fd()]).is_err() {
+                break;
+            }
             given += 1;
         }
         assert!(given > 50, "{given}");
@@ -312,4 +380,217 @@ fn silent_strangers_give_way_to_who_asks() {
     let mut one = [0];
     assert_eq!(silent[0].read(&mut one).unwrap(), 0);
     assert!(is_for_later(&silent[7].read(&mut one).unwrap_err()));
+}
+
+/// A program that was killed leaves its socket and its lock file; the next one takes their place.
+#[test]
+fn socket_of_a_killed_program_is_replaced() {
+    let program = Program::new(8, |_| ());
+    let address = address(program.at);
+    drop(Listener::bind(&address.path()).unwrap());
+    let refused = address.connect().unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    assert!(program.listen());
+    let member = program.join();
+    assert!(matches!(program.hear(&member), (Message::Welcome, _)));
+}
+
+/// Files of dead programs at other ports are removed, those of living ones are not, and none is left in the end.
+#[test]
+fn files_of_dead_programs_are_swept() {
+    // Those of other tests would sweep here, too.
+    let base = base("swept");
+    let ports = [9, 10, 11].map(|test| Program::new(test, |c| c.directory = Some(base.clone())));
+    let [dead, living, program] = &ports;
+    let address = |program: &Program| LocalAddress::of(Some(&base), program.at).unwrap();
+    let file = |program: &Program| {
+        let LocalAddress { directory, name } = address(program);
+        directory.path().join(name)
+    };
+    assert!(living.listen());
+    let of_dead = address(dead);
+    drop(Listener::bind(&of_dead.path()).unwrap());
+    drop(of_dead.lock().unwrap().unwrap());
+    assert!(file(dead).exists());
+    assert!(program.listen());
+    assert!(!file(dead).exists());
+    assert!(file(living).exists() && file(program).exists());
+    drop(ports);
+    assert_eq!(of_dead.directory.file_names().unwrap().count(), 0);
+    fs::remove_dir_all(&base).unwrap();
+}
+
+/// Descriptors that a program passes, with messages that are none, with those that want none, or
+/// more than are wanted: none of them is closed in the NIC's turn, nor in the close of the NIC.
+#[test]
+fn passed_descriptors_whose_close_blocks_hold_up_neither_turn_nor_close() {
+    let program = Program::new(12, |_| ());
+    assert!(program.listen());
+    program.take_descriptors();
+    let begun = Instant::now();
+    let mut peers = Vec::new();
+    let mut pass = |member: &Socket, message: &Message, times: usize| {
+        let fds: Vec<_> = (0..times)
+            .map(|_| {
+                let (near, peer) = lingering();
+                peers.push(peer);
+                near
+            })
+            .collect();
+        let numbers: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        member.send(message, &numbers).unwrap();
+    };
+    let handed = || Handed {
+        request: b"none".to_vec(),
+        challenge: None,
+        tried: Vec::new(),
+    };
+    let member = program.join();
+    assert!(matches!(program.hear(&member), (Message::Welcome, _)));
+    pass(&member, &waits(None, 1), 2);
+    pass(&member, &Message::Back(handed()), 2);
+    // It is a member no more after that.
+    pass(&member, &Message::Welcome, 1);
+    program.poll_until(|| {
+        member
+            .receive::<Message>()
+            .is_ok_and(|end| end.is_none())
+            .then_some(())
+    });
+    // What nobody has received when the NIC is closed, of a member and of one that is not accepted yet.
+    let member = program.join();
+    assert!(matches!(program.hear(&member), (Message::Welcome, _)));
+    pass(&member, &waits(None, 1), 1);
+    let waiting = program.join();
+    pass(&waiting, &waits(None, 1), 1);
+    drop((member, waiting, program));
+    assert!(begun.elapsed() < LONG, "a close was waited for");
+    // The others can be closed now, and whatever else the process passes to that thread.
+    thread::scope(|scope| {
+        for mut peer in peers {
+            scope.spawn(move || io::copy(&mut peer, &mut io::sink()).unwrap());
+        }
+    });
+}
+
+/// Runs as another user, as far as the system lets this process.
+fn as_another_user<T: Send>(run: impl FnOnce() -> T + Send) -> T {
+    const NOBODY: libc::uid_t = 65_534;
+    let run = || {
+        // SAFETY: takes no memory; the system call is of this thread alone, the library's is of all.
+        let done = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+        let refused = io::Error::last_os_error();
+        assert_eq!(done, 0, "this test needs root: {refused}");
+        run()
+    };
+    thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+#[test]
+fn directory_of_programs_at_a_port_is_closed_to_other_users() {
+    let program = Program::new(13, |_| ());
+    assert!(program.listen());
+    let LocalAddress { directory, name } = address(program.at);
+    let found = fs::metadata(directory.path()).unwrap();
+    let own = nix::unistd::geteuid().as_raw();
+    assert_eq!((found.mode() & 0o7777, found.uid()), (0o700, own));
+    let path = directory.path().join(name);
+    let refused = as_another_user(|| Socket::connect(&path).unwrap_err());
+    assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+}
+
+/// Another user's program that gets to the socket all the same, and passes what blocks who closes it.
+#[test]
+fn program_of_another_user_is_rejected_and_its_descriptors_hold_up_no_turn() {
+    let base = base("open");
+    let program = Program::new(14, |config| config.directory = Some(base.clone()));
+    assert!(program.listen());
+    program.take_descriptors();
+    let LocalAddress { directory, name } = LocalAddress::of(Some(&base), program.at).unwrap();
+    let path = directory.path().join(name);
+    for (path, mode) in [(&*base, 0o755), (directory.path(), 0o755), (&*path, 0o777)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let begun = Instant::now();
+    let (near, mut peer) = lingering();
+    let attacker = as_another_user(|| {
+        let attacker = Socket::connect(&path).unwrap();
+        attacker.send(&waits(None, 1), &[near.as_raw_fd()]).unwrap();
+        attacker
+    });
+    drop(near);
+    program.poll_until(|| (program.counter("drop_local_program") == 1).then_some(()));
+    // The next one is served.
+    let member = LocalAddress::of(Some(&base), program.at);
+    assert!(member.is_err(), "its mode is not 0700");
+    program.dial().write_all(&request(false)).unwrap();
+    program.poll_until(|| (program.counter("no_match") == 1).then_some(()));
+    assert!(begun.elapsed() < LONG, "the close was waited for");
+    io::copy(&mut peer, &mut io::sink()).unwrap();
+    drop((attacker, program));
+    fs::remove_dir_all(&base).unwrap();
+}
+
+/// As many descriptors as the queue of the release thread takes: then nothing more is accepted of other
+/// programs, until some are closed.
+#[test]
+fn full_release_queue_pauses_other_programs_and_no_tcp() {
+    let program = Program::new(15, |_| ());
+    assert!(program.listen());
+    let (mut peers, mut sent) = (Vec::new(), 0);
+    let member = program.join();
+    assert!(matches!(program.hear(&member), (Message::Welcome, _)));
+    while program.counter("local_pauses") == 0 {
+        assert!(sent <= 2 * pmd_port::release::LIMIT, "nothing is full");
+        let (near, peer) = lingering();
+        peers.push(peer);
+        member.send(&waits(None, 1), &[near.as_raw_fd()]).unwrap();
+        drop(near);
+        sent += 1;
+        program.device.poll();
+    }
+    let mut client = program.dial();
+    client.write_all(&request(false)).unwrap();
+    program.poll_until(|| (program.counter("tcp_accepted") == 1).then_some(()));
+    let other = program.join();
+    drop(member);
+    for mut peer in peers {
+        thread::spawn(move || io::copy(&mut peer, &mut io::sink()));
+    }
+    assert!(matches!(program.hear(&other), (Message::Welcome, _)));
+}
+
+/// More messages than one visit reads: the rest waits for the next.
+#[test]
+fn messages_of_one_program_in_a_visit_are_bounded() {
+    let program = Program::new(16, |_| ());
+    assert!(program.listen());
+    let member = program.join();
+    assert!(matches!(program.hear(&member), (Message::Welcome, _)));
+    let fd = member.as_fd().as_raw_fd();
+    let bytes: libc::c_int = 16 << 20;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    let from = (&raw const bytes).cast();
+    // SAFETY: the kernel reads a value of this frame, of that size.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, from, length) };
+    assert_eq!(
+        set,
+        0,
+        "this test needs root: {}",
+        io::Error::last_os_error()
+    );
+    for _ in 0..4 * MESSAGES_AT_ONCE {
+        member.send(&waits(None, 1), &[]).unwrap();
+    }
+    let unread = || {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the kernel writes an integer of this frame.
+        let done = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
+        assert_eq!(done, 0);
+        bytes
+    };
+    let all = unread();
+    let left = program.poll_until(|| (unread() < all).then(&unread));
+    assert!(left > all / 2, "{left} of {all}");
+    program.poll_until(|| (unread() == 0).then_some(()));
 }

@@ -1,14 +1,69 @@
 //! RDMA: targets of writes, reads of the peer, and answers to our own.
 
-use vi_engine::{AsyncError, Claim, Host, Level, Status};
+use vi_engine::{AsyncError, Claim, Host, Level, Status, ViIndex};
 use vitcp_lite::{Flags, RdmaHeader, SegmentHeader, ViErrorType};
 
 use super::Receiver;
+use crate::datapath::Datapath;
 use crate::memory::Access;
+use crate::memory::copy::WORD_BYTES;
 use crate::vitcp::closing::Ending;
-use crate::vitcp::connection::{ReadJob, RxKind};
+use crate::vitcp::connection::{ReadJob, RxKind, RxMessage};
 use crate::vitcp::counters::Counter;
 use crate::vitcp::in_flight::{Entry, Kind};
+
+/// Longer copies may be made by string instructions of the processor, which keep no words whole.
+const COPY_BYTES: usize = 2048;
+
+/// Places payload of an RDMA write to `target`, of so many bytes, behind what came before. Aligned
+/// words are written whole and the last bytes last, however the stream is cut: the beginning of a
+/// word is held until its end has come (docs/spec/vipl-rules.md, rule 6). False if the memory is not
+/// valid any more.
+pub(super) fn place_write(
+    path: &mut Datapath,
+    vi: ViIndex,
+    (target, total_bytes): ((u64, u32), u32),
+    message: &mut RxMessage,
+    mut bytes: &[u8],
+) -> bool {
+    let (address, _) = target;
+    let held = message.held.as_slice().len();
+    let is_last = message.placed_bytes as usize + held + bytes.len() == total_bytes as usize;
+    let in_word =
+        |placed_bytes: u32| address.wrapping_add(placed_bytes.into()) as usize % WORD_BYTES;
+    if held > 0 {
+        let missing = WORD_BYTES - in_word(message.placed_bytes) - held;
+        let (first, rest) = bytes.split_at(missing.min(bytes.len()));
+        message.held.add(first);
+        bytes = rest;
+        if first.len() < missing && !is_last {
+            return true;
+        }
+        let word = core::mem::take(&mut message.held);
+        if !path.place_rdma_write(vi, target, message.placed_bytes, word.as_slice()) {
+            return false;
+        }
+        message.placed_bytes += word.as_slice().len() as u32;
+    }
+    let end_in_word = in_word(message.placed_bytes + bytes.len() as u32);
+    let kept = if is_last {
+        0
+    } else {
+        end_in_word.min(bytes.len())
+    };
+    let (mut now, later) = bytes.split_at(bytes.len() - kept);
+    while !now.is_empty() {
+        let most = COPY_BYTES - in_word(message.placed_bytes);
+        let (part, rest) = now.split_at(most.min(now.len()));
+        if !path.place_rdma_write(vi, target, message.placed_bytes, part) {
+            return false;
+        }
+        message.placed_bytes += part.len() as u32;
+        now = rest;
+    }
+    message.held.add(later);
+    true
+}
 
 impl Receiver<'_> {
     /// Checks the target of an RDMA write, whole, before a byte is placed, and claims a receive
@@ -16,9 +71,14 @@ impl Receiver<'_> {
     pub(super) fn open_write(&mut self, rdma: &RdmaHeader, immediate: bool) -> Result<(), Ending> {
         let target = (rdma.address, rdma.handle);
         let bytes = rdma.total_bytes;
+        let limited = self.connection.rx.misses.is_watched() && self.is_limited();
+        if limited && self.params.level == Level::UnreliableDelivery {
+            return self.drop_limited();
+        }
         let allowed = self.params.rdma_write
             && bytes <= self.params.max_transfer_bytes
-            && (self.path).may_access(self.vi, target, bytes, Access::RemoteWrite);
+            && !limited
+            && self.may_access(target, bytes, Access::RemoteWrite);
         if immediate {
             if !self.claim_for_write()? {
                 return Ok(());
@@ -26,12 +86,12 @@ impl Receiver<'_> {
             if !allowed {
                 self.counters.count(Counter::DropRdmaProtection);
                 self.complete_error(Status::PROTECTION, true);
-                return self.broken(ViErrorType::RdmaProtection);
+                return self.refused();
             }
         } else if !allowed {
             self.counters.count(Counter::DropRdmaProtection);
             self.path.report(self.vi, AsyncError::RdmaWriteProtection);
-            return self.broken(ViErrorType::RdmaProtection);
+            return self.refused();
         }
         self.set_kind(RxKind::Write {
             target,
@@ -71,7 +131,8 @@ impl Receiver<'_> {
         let bytes = rdma.total_bytes;
         let allowed = self.params.rdma_read
             && bytes <= self.params.max_transfer_bytes
-            && (self.path).may_access(self.vi, source, bytes, Access::RemoteRead);
+            && !(self.connection.rx.misses.is_watched() && self.is_limited())
+            && self.may_access(source, bytes, Access::RemoteRead);
         let answers = &mut self.connection.tx.answers;
         if answers.len() >= usize::from(self.connection.rx.reads_accepted.max(1)) {
             return Err(Ending::Protocol(Counter::DropTooManyReads));

@@ -1,5 +1,6 @@
-/* The calls of viaduct.h on VIs: what VI/TCP offers beyond the guide. */
+/* The calls of viaduct.h on VIs: what VI/TCP offers beyond the guide, and the users of local peers. */
 #include <string.h>
+#include <unistd.h>
 
 #include <viaduct.h>
 
@@ -24,12 +25,19 @@ static bool says(const unsigned char *security, VIP_ULONG bytes, const char *exp
     return bytes == strlen(expected) && memcmp(security, expected, bytes) == 0;
 }
 
+/* Both ends are VIs of this program. */
+static VIP_UINT32 expected_user(void)
+{
+    return geteuid();
+}
+
 /* What is asked for is told back; what cannot be is refused, and changes nothing. */
 static void choosing(void)
 {
     VIP_VI_HANDLE vi = client_create(&longer);
     viaduct_choices choices, found;
     viaduct_agreement agreement;
+    VIP_UINT32 user = 7;
     VIP_ULONG bytes;
 
     CHECK_RETURN(viaduct_get_choices(vi, &found), VIP_SUCCESS);
@@ -55,6 +63,11 @@ static void choosing(void)
     CHECK_RETURN(viaduct_get_agreement(NULL, &agreement), VIP_INVALID_PARAMETER);
     CHECK_RETURN(viaduct_get_request_security(NULL, found.security, &bytes),
                  VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_request_user(NULL, &user), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_peer_user(NULL, &user), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_peer_user(here.nic, &user), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_peer_user(vi, &user), VIP_INVALID_STATE);
+    CHECK(user == 7, "a call that fails writes nothing");
     vi_close(vi);
 }
 
@@ -68,6 +81,7 @@ static void agreeing(void)
     VIP_ULONG bytes = 0;
     VIP_VI_ATTRIBUTES attributes;
     VIP_CONN_HANDLE conn;
+    VIP_UINT32 user = 7;
     char discriminator[32];
     Address address, remote;
 
@@ -83,9 +97,16 @@ static void agreeing(void)
     CHECK_RETURN(viaduct_get_request_security(conn, security, NULL), VIP_INVALID_PARAMETER);
     CHECK_RETURN(viaduct_get_request_security(conn, security, &bytes), VIP_SUCCESS);
     CHECK(says(security, bytes, "the client"), "what the client said, %lu bytes", bytes);
+    CHECK_RETURN(viaduct_get_request_user(conn, NULL), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_request_user(conn, &user), VIP_SUCCESS);
+    CHECK(user == expected_user(), "the client's user, %u", user);
     REQUIRE_RETURN(VipConnectAccept(conn, pair.server), VIP_SUCCESS);
+    CHECK_RETURN(viaduct_get_request_user(conn, &user), VIP_INVALID_PARAMETER);
     REQUIRE_RETURN(request_finish(request, &attributes), VIP_SUCCESS);
     CHECK(attributes.MaxTransferSize == SHORT_BYTES, "the client is told what was agreed");
+    CHECK_RETURN(viaduct_get_peer_user(pair.server, NULL), VIP_INVALID_PARAMETER);
+    CHECK_RETURN(viaduct_get_peer_user(pair.server, &user), VIP_SUCCESS);
+    CHECK(user == expected_user(), "the user at the other end, %u", user);
 
     REQUIRE_RETURN(viaduct_get_agreement(pair.client, &agreement), VIP_SUCCESS);
     CHECK(agreement.flow_control && agreement.max_transfer_bytes == SHORT_BYTES &&

@@ -25,7 +25,7 @@ pub(crate) const NEVER: &[Never] = &[
     Never("VipConnectReject", "NOT_REACHABLE", "whether the answer arrives makes no difference here: there is no connection"),
     Never("VipDisconnect", "ERROR_RESOURCE", ONLY_LOCAL),
     Never("VipDisconnect", "NOT_REACHABLE", "the VI is Idle at once; the other end is told as often as it takes, without the caller"),
-    Never("VipConnectPeerRequest", "ERROR_RESOURCE", "the VI holds all that a request needs"),
+    Never("VipConnectPeerRequest", "ERROR_RESOURCE", "the VI holds all that a request needs; a name that another user of a datapath process has needs a second user (e2e)"),
     Never("VipConnectPeerDone", "INVALID_QOS", NO_QOS),
     Never("VipConnectPeerDone", "ERROR_RESOURCE", PEERS_HAVE_ROOM),
     Never("VipConnectPeerWait", "INVALID_QOS", NO_QOS),

@@ -36,6 +36,8 @@ pub(crate) enum Linkage {
 /// libvipl below a prefix of its own, with a NIC configuration nobody else uses.
 pub(crate) struct Installation {
     root: PathBuf,
+    /// VINIC0 speaks VI/TCP, on the loopback interface.
+    over_tcp: bool,
 }
 
 impl Installation {
@@ -51,7 +53,8 @@ impl Installation {
 
     /// The same; VINIC0 speaks VI/TCP.
     pub(crate) fn over_tcp(name: &str) -> Self {
-        let this = Self::new(name);
+        let mut this = Self::new(name);
+        this.over_tcp = true;
         // An address of this host that no other test has.
         let [_, _, second, first] = std::process::id().to_be_bytes();
         let number = name
@@ -77,7 +80,10 @@ impl Installation {
         let id = format!("{name}-{}", std::process::id());
         let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(&id);
         fs::create_dir_all(&root).expect("a directory for the test");
-        let this = Self { root };
+        let this = Self {
+            root,
+            over_tcp: false,
+        };
         let built = std::env::current_exe().expect("own path");
         let built = built.parent().expect("a program lies in a directory");
         let install = workspace().join("ci/install-capi");
@@ -208,6 +214,9 @@ impl Installation {
             .arg(program);
         command.env("VIADUCT_CONFIG", self.config());
         command.env("FRAGILE_SEGMENT", self.fragile_segment());
+        if self.over_tcp {
+            command.env("VIPL_TEST_UNKNOWN_HOST", "refuses");
+        }
         command
             .env_remove("VIPL_PROTECTION")
             .env_remove("VIADUCT_LOG");

@@ -147,7 +147,7 @@ static void peer_connect(Peer *peer, char *own_host, char *host)
         do {
             answer = VipConnectRequest(peer->vi, local, remote, WAIT_MS, &attributes);
             sched_yield();
-        } while (answer == VIP_NO_MATCH || answer == VIP_NOT_REACHABLE);
+        } while (answer == VIP_NO_MATCH);
         EXPECT(answer == VIP_SUCCESS);
     }
     free(local);

@@ -65,6 +65,9 @@ int rule_3_one_nic_opened_twice(void)
 
 static void without_tag(int lenient)
 {
+    static char page[4096];
+    VIP_MEM_ATTRIBUTES found;
+    VIP_MEM_HANDLE handle;
     VIP_VI_ATTRIBUTES attributes;
     VIP_VI_HANDLE client, server;
     VIP_PROTECTION_HANDLE tag;
@@ -77,9 +80,14 @@ static void without_tag(int lenient)
     attributes.MaxTransferSize = 65536;
     if (!lenient) {
         EXPECT(VipCreateVi(nic.nic, &attributes, NULL, NULL, &client) == VIP_INVALID_PTAG);
+        EXPECT(VipRegisterMem(nic.nic, page, sizeof page, NULL, &handle) == VIP_INVALID_PARAMETER);
         nic_close(&nic);
         return;
     }
+    EXPECT_OK(VipRegisterMem(nic.nic, page, sizeof page, NULL, &handle));
+    EXPECT_OK(VipQueryMem(nic.nic, page, handle, &found));
+    EXPECT(found.Ptag == NULL && !found.EnableRdmaWrite && !found.EnableRdmaRead);
+    EXPECT_OK(VipDeregisterMem(nic.nic, page, handle));
     buffer_open(&nic, &buffer, 4096, VIP_FALSE);
     tag = nic.ptag;
     nic.ptag = NULL;

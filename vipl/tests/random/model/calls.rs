@@ -372,8 +372,12 @@ impl State {
         }
     }
 
-    pub(crate) fn create_vi(&mut self, vi: u64) {
+    pub(crate) fn create_vi(&mut self, tables: &Tables, vi: u64) {
         self.vis.insert(vi, Vi::new());
+        let facts = &tables.vis[&vi];
+        for cq in [facts.send_cq, facts.recv_cq].into_iter().flatten() {
+            self.attach(tables, cq);
+        }
     }
 
     /// A request was matched: the client waits (VIPL 3.3.4).

@@ -3,7 +3,7 @@
 use vipl::{MemAttributes, ViAttributes, ViState, VipError};
 
 use super::calls::Verdict;
-use super::state::State;
+use super::state::{Cq, State};
 use super::tables::Tables;
 
 impl Tables {
@@ -40,6 +40,28 @@ impl Tables {
 }
 
 impl State {
+    /// VIPL 3.6.1.
+    pub(crate) fn create_cq(&mut self, cq: u64, entries: u64) {
+        let capacity = (entries as usize).next_power_of_two();
+        self.cqs.insert(cq, Cq::new(capacity));
+    }
+
+    /// VIPL 3.6.3: nothing of what is in it is lost.
+    pub(crate) fn set_cq(&mut self, tables: &Tables, cq: u64, entries: u64) {
+        if let Some(found) = self.cqs.get_mut(&cq) {
+            let needed = tables.attached_descriptors(cq).max(found.len());
+            found.capacity = needed.max(entries as usize).next_power_of_two();
+        }
+    }
+
+    /// A completion queue that a VI is attached to has room for all that can be posted.
+    pub(super) fn attach(&mut self, tables: &Tables, cq: u64) {
+        if let Some(found) = self.cqs.get_mut(&cq) {
+            let needed = tables.attached_descriptors(cq).next_power_of_two();
+            found.capacity = found.capacity.max(needed);
+        }
+    }
+
     /// VIPL 3.7.2.
     pub(crate) fn set_vi(&self, tables: &Tables, vi: u64, attributes: &ViAttributes) -> Verdict {
         let busy = self.vis[&vi].state != ViState::Idle;

@@ -32,5 +32,5 @@ pub(crate) use calls::{Seen, Verdict, completed_so};
 pub(crate) use descriptor::{Judged, Posted, judge_post};
 pub(crate) use notices::{Call, Place, Rung};
 pub(crate) use peers::{Met, Peer, PeerRequest, Stage};
-pub(crate) use state::{Bytes, Completion, State, Told};
+pub(crate) use state::{Bytes, Completion, Cq, State, Told};
 pub(crate) use tables::{CqFacts, Limits, PAGE_BYTES, Region, Request, Tables, ViFacts};

@@ -49,7 +49,7 @@ pub(crate) enum Met {
     /// The attributes of the two VIs conflict.
     Conflict(u64),
     Expired,
-    /// Nobody has the host address; a NIC need not notice that before the time ends.
+    /// There is no way to the host.
     Nowhere,
 }
 
@@ -102,9 +102,7 @@ impl State {
                 Tables::conflicts(attributes(id), attributes(other)).fits(outcome)
             }
             (Met::Expired, Err(error)) => *error == VipError::Timeout,
-            (Met::Nowhere, Err(error)) => {
-                [VipError::Timeout, VipError::NotReachable].contains(error)
-            }
+            (Met::Nowhere, Err(error)) => *error == VipError::NotReachable,
             (_, _) => false,
         };
         // It broke before it was told, or was asked for something else: the guide does not say which of the two is told.
@@ -141,7 +139,9 @@ impl State {
                 next.push(self.met(vi, Met::Expired));
             }
             if request.name.is_none() {
-                next.push(self.met(vi, Met::Nowhere));
+                let mut lost = self.met(vi, Met::Nowhere);
+                lost.cannot_reach(tables, vi);
+                next.push(lost);
                 continue;
             }
             for gone in &self.withdrawn {

@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::calls::Verdict;
-use super::state::{Onward, Queue, State};
+use super::state::{Cq, Onward, Queue, State};
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -63,8 +63,8 @@ impl fmt::Display for State {
             }
             writeln!(f)?;
         }
-        for (cq, groups) in &self.cqs {
-            writeln!(f, "CQ {cq:#x} {groups:x?}")?;
+        for (cq, Cq { capacity, groups }) in &self.cqs {
+            writeln!(f, "CQ {cq:#x} of {capacity} {groups:x?}")?;
         }
         for (place, ids) in &self.asked {
             writeln!(f, "asked of {place:x?}: {ids:?}")?;

@@ -188,13 +188,39 @@ pub(crate) struct Entry {
     pub(crate) id: u64,
 }
 
+/// A completion queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Cq {
+    /// Entries that it has room for.
+    pub(crate) capacity: usize,
+    /// Entries, oldest first. Those of one group may be in any order, save that those of one work queue are in its
+    /// order (VIPL 6.1).
+    pub(crate) groups: VecDeque<Vec<Entry>>,
+}
+
+impl Cq {
+    pub(crate) fn new(capacity: usize) -> Self {
+        let groups = VecDeque::new();
+        Self { capacity, groups }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.groups.iter().map(Vec::len).sum()
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Entry) -> bool) {
+        for group in &mut self.groups {
+            group.retain(&keep);
+        }
+        self.groups.retain(|group| !group.is_empty());
+    }
+}
+
 /// Everything that is not certain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) vis: BTreeMap<u64, Vi>,
-    /// Entries, oldest first. Those of one group may be in any order, save that those of one work queue are in its
-    /// order (VIPL 6.1).
-    pub(crate) cqs: BTreeMap<u64, VecDeque<Vec<Entry>>>,
+    pub(crate) cqs: BTreeMap<u64, Cq>,
     pub(crate) links: BTreeMap<u64, Link>,
     /// Handlers that were asked for, in order, and those that must have been called with something.
     pub(crate) asked: BTreeMap<Place, VecDeque<u64>>,
@@ -248,38 +274,31 @@ impl State {
         (entry, lost)
     }
 
-    /// Adds entries that may come in any order.
+    /// Adds entries that may come in any order. Those of descriptors that were taken off their queue make room where
+    /// there is none (VIPL 7.1); the others always have it.
     pub(super) fn add_entries(&mut self, entries: impl IntoIterator<Item = (u64, Entry)>) {
         let mut groups: BTreeMap<u64, Vec<Entry>> = BTreeMap::new();
         for (cq, entry) in entries {
             groups.entry(cq).or_default().push(entry);
         }
-        for (cq, group) in groups {
-            self.cqs.entry(cq).or_default().push_back(group);
-        }
-    }
-
-    /// Entries whose descriptor was taken off its queue tell nothing: they are passed over.
-    fn drop_stale(&mut self, cq: u64) {
         let vis = &self.vis;
-        let Some(groups) = self.cqs.get_mut(&cq) else {
-            return;
+        let is_posted = |entry: &Entry| {
+            let vi = vis.get(&entry.vi);
+            vi.is_some_and(|vi| vi.queue(entry.side).holds(entry.id))
         };
-        let live = |entry: &Entry| {
-            vis.get(&entry.vi)
-                .is_some_and(|vi| vi.queue(entry.side).holds(entry.id))
-        };
-        for group in groups.iter_mut() {
-            group.retain(live);
+        for (cq, group) in groups {
+            let cq = self.cqs.get_mut(&cq).expect("one that exists");
+            if cq.len() + group.len() > cq.capacity {
+                cq.retain(is_posted);
+            }
+            cq.groups.push_back(group);
         }
-        groups.retain(|group| !group.is_empty());
     }
 
-    /// The entries that the next call may return, each with what it leaves.
+    /// The entries that the next call may return, each with what it leaves. Their descriptors may be taken already,
+    /// and their VIs gone (VIPL 3.5.7, 7.5).
     pub(super) fn take_entry(&self, cq: u64) -> Vec<(Entry, State)> {
-        let mut rest = self.clone();
-        rest.drop_stale(cq);
-        let Some(group) = rest.cqs.get(&cq).and_then(VecDeque::front).cloned() else {
+        let Some(group) = self.cqs.get(&cq).and_then(|cq| cq.groups.front()) else {
             return Vec::new();
         };
         let mut taken = Vec::new();
@@ -288,10 +307,10 @@ impl State {
             if group[..at].iter().find(same_queue).is_some() {
                 continue;
             }
-            let mut after = rest.clone();
-            if let Some(groups) = after.cqs.get_mut(&cq) {
-                groups[0].remove(at);
-                groups.retain(|group| !group.is_empty());
+            let mut after = self.clone();
+            if let Some(cq) = after.cqs.get_mut(&cq) {
+                cq.groups[0].remove(at);
+                cq.retain(|_| true);
             }
             taken.push((*entry, after));
         }

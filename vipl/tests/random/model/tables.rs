@@ -183,11 +183,15 @@ impl Tables {
             || self.vis.values().any(|vi| vi.end == end && vi.tag == tag)
     }
 
-    /// The VIs whose work queues are attached to a completion queue.
+    /// Is a work queue attached to a completion queue?
     pub(crate) fn attached(&self, cq: u64) -> bool {
-        self.vis
-            .values()
-            .any(|vi| vi.send_cq == Some(cq) || vi.recv_cq == Some(cq))
+        self.attached_descriptors(cq) > 0
+    }
+
+    /// Descriptors that can be posted on the work queues that are attached to a completion queue.
+    pub(super) fn attached_descriptors(&self, cq: u64) -> usize {
+        let queues = self.vis.values().flat_map(|vi| [vi.send_cq, vi.recv_cq]);
+        queues.filter(|of| *of == Some(cq)).count() * self.limits.queue_descriptors
     }
 
     /// A completion queue goes with its opening, or with the last VI of another one that uses it.

@@ -187,6 +187,14 @@ impl State {
         }
     }
 
+    /// A host to which there is no way leads a reliable VI to Error (VIPL 3.3.4, 3.3.7).
+    pub(crate) fn cannot_reach(&mut self, tables: &Tables, vi: u64) {
+        if Self::reliable(tables, vi) {
+            self.vi_mut(vi).state = ViState::Error;
+            self.flush(tables, vi);
+        }
+    }
+
     pub(super) fn reliable(tables: &Tables, vi: u64) -> bool {
         tables.vis[&vi].attributes.reliability != UNRELIABLE
     }

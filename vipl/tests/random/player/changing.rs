@@ -5,6 +5,8 @@ use vipl::{
 };
 
 use super::{Checked, Player};
+use crate::common::raw::set_mem_attributes;
+use crate::model::Cq;
 use crate::oracle::Violation;
 use crate::program::{Mistake, Pick, RegionShape, ViShape};
 
@@ -19,12 +21,16 @@ impl Player {
             &outcome,
             &verdict,
         )?;
-        let queued =
-            |groups: &std::collections::VecDeque<Vec<_>>| groups.iter().map(Vec::len).sum();
-        let queued: usize = self.oracle.any().cqs.get(&cq).map_or(0, queued);
-        if outcome.is_ok() && (entries as usize) < queued {
+        if outcome.is_err() {
+            return Ok(());
+        }
+        let queued = self.oracle.any().cqs.get(&cq).map_or(0, Cq::len);
+        if (entries as usize) < queued {
             self.count("resized to less than is queued".into());
         }
+        let tables = &self.tables;
+        self.oracle
+            .change(|state| state.set_cq(tables, cq, entries));
         Ok(())
     }
 
@@ -98,7 +104,7 @@ impl Player {
         };
         let place = (end, nic.into_raw());
         let verdict = self.tables.set_mem(place, (address, handle.0), &attributes);
-        let outcome = vip::set_mem_attributes(nic, address, handle, &attributes);
+        let outcome = set_mem_attributes(nic, address, handle, &attributes);
         self.certain(
             || format!("set memory {:#x} at end {end} to {attributes:?}", handle.0),
             &outcome,

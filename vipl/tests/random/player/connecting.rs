@@ -231,6 +231,10 @@ impl Player {
         let outcome = vip::connect_request(ViHandle::from_raw(vi), &local, &remote, limit);
         self.certain(|| format!("request of {vi:#x} in vain"), &outcome, &verdict)?;
         self.oracle.change(|state| state.pass_peer(vi));
+        if outcome == Err(VipError::NotReachable) {
+            let tables = &self.tables;
+            self.oracle.change(|state| state.cannot_reach(tables, vi));
+        }
         Ok(())
     }
 

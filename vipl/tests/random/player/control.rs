@@ -45,6 +45,16 @@ impl Player {
 
     pub(super) fn close_nic(&mut self, end: usize, pick: Pick) -> Checked {
         let (end, nic) = self.pick_nic(end, pick);
+        // What one that is full drops depends on the order in which the VIs are released.
+        let vis = self.tables.vis.values();
+        let vis = vis.filter(|vi| vi.nic == nic.into_raw());
+        let cqs: Vec<u64> = vis
+            .flat_map(|vi| [vi.send_cq, vi.recv_cq])
+            .flatten()
+            .collect();
+        for cq in cqs {
+            while self.cq_done_of(cq, false)? {}
+        }
         self.oracle.work_on(&self.tables);
         let verdict = self.tables.on_nic(end, nic.into_raw());
         let outcome = vip::close_nic(nic);
@@ -395,6 +405,8 @@ impl Player {
             if self.tables.cqs.insert(cq.into_raw(), facts).is_some() {
                 return Err(Violation("the handle is in use".into()));
             }
+            self.oracle
+                .change(|state| state.create_cq(cq.into_raw(), entries));
         }
         Ok(())
     }
@@ -443,7 +455,9 @@ impl Player {
         if self.tables.vis.insert(vi.into_raw(), facts).is_some() {
             return Err(Violation("the handle is in use".into()));
         }
-        self.oracle.change(|state| state.create_vi(vi.into_raw()));
+        let tables = &self.tables;
+        self.oracle
+            .change(|state| state.create_vi(tables, vi.into_raw()));
         Ok(())
     }
 

@@ -158,6 +158,15 @@ impl Player {
             Err(error) if error == none => None,
             Err(_) => return Err(Violation(text)),
         };
+        if let Some((vi, side)) = seen {
+            let taken = |state: &State| {
+                let vi = state.vis.get(&vi);
+                vi.is_none_or(|vi| vi.queue(side).items.is_empty())
+            };
+            if self.oracle.states().iter().all(taken) {
+                self.count("entry of a taken descriptor".into());
+            }
+        }
         self.oracle
             .see(|| text, |state| state.entry_taken(cq, seen))?;
         Ok(seen.is_some())

@@ -270,6 +270,11 @@ impl Player {
         let Some(nic) = self.any_nic(end) else {
             return Ok(());
         };
+        let counters = vip::counters(nic).unwrap_or_default();
+        let overruns = |(name, count): &(String, u64)| name == "cq_overruns" && *count > 0;
+        if counters.iter().any(overruns) {
+            self.count("completion queue full".into());
+        }
         let of_end = |end: usize| move |(_, cq): &(&u64, &crate::model::CqFacts)| cq.end == end;
         let cqs: Vec<u64> = self
             .tables

@@ -116,6 +116,27 @@ fn nothing_fails_ahead_of_order() {
     }
 }
 
+/// One frame puts several messages in order.
+#[test]
+fn message_behind_lost_receive_descriptor_is_not_delivered() {
+    for level in [RD, RR] {
+        let (mut net, a, b) = pair(level);
+        let frames = kept(&mut net, |net| {
+            net.post_send(CLIENT, a, &[1; 3_000]);
+            net.post_send(CLIENT, a, &[2]);
+        });
+        for _ in 0..2 {
+            net.post_receive(SERVER, b, 3_000);
+        }
+        net.nodes[SERVER].host.vi(b).receives[0].lost = true;
+        for at in [0, 2, 1] {
+            net.inject(SERVER, &frames[at]);
+        }
+        let log = [received(0, &[1; 3_000])];
+        assert_eq!(net.log(SERVER, b), log, "{level:?}");
+    }
+}
+
 #[test]
 fn memory_that_is_gone_when_it_is_sent_again_fails_the_descriptor() {
     for level in [RD, RR] {

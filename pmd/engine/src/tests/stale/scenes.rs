@@ -28,8 +28,6 @@ pub(super) enum Scene {
     /// 270 messages of 256 frames each on one OX_ID: after 256 of them OX_ID, SEQ_ID and SEQ_CNT
     /// are the same as before.
     SameIdentity,
-    /// One message of so many frames that SEQ_CNT comes round.
-    LongMessage,
     /// Reliable Reception with three OX_IDs: each response resembles many.
     FewExchanges,
     /// Connections of the same VIs, one after the other; first message IDs have 16 bits.
@@ -57,7 +55,7 @@ pub(super) enum Scene {
 }
 
 impl Scene {
-    pub(super) const ALL: [Scene; 22] = [
+    pub(super) const ALL: [Scene; 21] = [
         Scene::Repeated(UD),
         Scene::Repeated(RD),
         Scene::Repeated(RR),
@@ -67,7 +65,6 @@ impl Scene {
         Scene::Lossy(RD),
         Scene::Lossy(RR),
         Scene::SameIdentity,
-        Scene::LongMessage,
         Scene::FewExchanges,
         Scene::Successive,
         Scene::AlikeHandles,
@@ -85,7 +82,7 @@ impl Scene {
     /// Seeds that it is played with: one of them at least must find what is to be found.
     pub(super) fn seeds(self) -> core::ops::Range<u64> {
         match self {
-            Scene::SameIdentity | Scene::LongMessage => 0..1,
+            Scene::SameIdentity => 0..1,
             Scene::Successive | Scene::AlikeHandles | Scene::AlikeHandlesFarMessages => 0..8,
             Scene::AlikeHandlesRecovering | Scene::OtherPeer => 0..8,
             Scene::Flooded | Scene::Logins | Scene::FewLoginExchanges => 0..24,
@@ -118,13 +115,6 @@ impl Scene {
                     ..small_frames(seed)
                 },
                 270,
-            ),
-            Scene::LongMessage => one_connection(
-                Setup {
-                    lengths: &[66_000 * 240],
-                    ..small_frames(seed)
-                },
-                1,
             ),
             Scene::FewExchanges => one_connection(
                 Setup {

@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::descriptor_number::move_above_standard_streams;
 use crate::fork::Descriptor;
 
 /// Bytes of a message.
@@ -208,6 +209,7 @@ impl Socket {
             got => got as usize,
         };
         let mut fds = descriptors(&header);
+        fds.iter_mut().try_for_each(move_above_standard_streams)?;
         let cut = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         if cut || fds.len() > 1 {
             return Err(io::ErrorKind::InvalidData.into());

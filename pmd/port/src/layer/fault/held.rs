@@ -56,6 +56,11 @@ impl HeldFrames {
         self.frames.push_back(held);
     }
 
+    /// Takes the frame that has waited longest.
+    pub(super) fn take_oldest(&mut self) -> Option<Held> {
+        self.frames.pop_front()
+    }
+
     /// Takes the frame that has waited longest of those whose time has come.
     pub(super) fn take_due(&mut self, turn: u64, passed_frames: u64) -> Option<Held> {
         let mut frames = self.frames.iter();

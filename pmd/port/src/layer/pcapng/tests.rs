@@ -64,7 +64,8 @@ fn tshark_reads_both_directions() {
     let file = Scratch(std::env::temp_dir().join(name));
     let (a, mut b) = pair();
     let (a_mac, b_mac) = (a.capabilities().mac, b.capabilities().mac);
-    let mut tee = PcapngTee::create(a, &file.0).expect("a file in the temporary directory");
+    let sink = File::create(&file.0).expect("a file in the temporary directory");
+    let mut tee = PcapngTee::new(a, BufWriter::new(sink)).expect("the file takes all");
     for len_bytes in [60, 61, 62, 63, 2172] {
         send(&mut tee, b_mac, len_bytes);
         receive_one(&mut b);

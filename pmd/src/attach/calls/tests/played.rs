@@ -38,6 +38,8 @@ struct Stage {
     calls: Mutex<Vec<Arc<Socket>>>,
     /// Another conversation is refused.
     refuses: AtomicBool,
+    /// Locked by a test, the end of an attachment is not acknowledged.
+    stopped: Mutex<()>,
     /// How often a program attached, and how many are.
     attached: AtomicU32,
     lives: Mutex<u32>,
@@ -95,15 +97,18 @@ impl Stage {
             Some(Request::Attach { .. }) => {
                 self.attached.fetch_add(1, Ordering::SeqCst);
                 *self.lives.lock().unwrap() += 1;
-                let (_bell, theirs) = sys::Bell::pair().unwrap();
+                let (_wakeup, theirs) = sys::WakeupSet::new().unwrap().add_client().unwrap();
                 let attached = Reply::Attached {
                     key: [7; 16],
                     nic: Box::new(self.description.clone()),
                 };
                 let fds = [self.memory.as_raw_fd(), theirs.as_raw_fd()];
-                socket.send(&attached, &fds).unwrap();
+                socket.send(&Reply::Rings, &fds).unwrap();
                 drop(theirs);
+                assert!(matches!(next(&socket), Some(Request::RingsMapped)));
+                socket.send(&attached, &[]).unwrap();
                 assert!(next(&socket).is_none());
+                drop(self.stopped.lock());
                 let mut lives = self.lives.lock().unwrap();
                 *lives -= 1;
                 self.ended.notify_all();
@@ -171,6 +176,7 @@ impl Played {
             answer: Box::new(answer),
             calls: Mutex::default(),
             refuses: AtomicBool::new(false),
+            stopped: Mutex::default(),
             attached: AtomicU32::new(0),
             lives: Mutex::new(0),
             ended: Condvar::new(),
@@ -227,6 +233,7 @@ fn no_change(_: &mut NicConfig, _: &mut Quota) {}
 /// A VI on a NIC.
 struct End {
     nic: u64,
+    ptag: u64,
     handle: u64,
     vi: &'static ViShared,
 }
@@ -237,15 +244,21 @@ impl End {
     }
 
     fn at_level(nic: u64, reliability: u16) -> Self {
+        let ptag = nic::create_ptag(nic).unwrap();
         let settings = ViSettings {
-            ptag: nic::create_ptag(nic).unwrap(),
+            ptag,
             reliability,
             max_transfer_bytes: 4096,
             ..ViSettings::default()
         };
         let handle = nic::create_vi(nic, &settings, 0, 0).unwrap();
         let vi = vi_of(handle).unwrap();
-        Self { nic, handle, vi }
+        Self {
+            nic,
+            ptag,
+            handle,
+            vi,
+        }
     }
 
     fn connect(&self) -> Outcome<connect::Attributes> {
@@ -408,7 +421,7 @@ fn a_process_that_sleeps_is_woken_for_what_is_submitted_late() {
     }
     // Whoever submits, wakes before it lets go of the turn.
     drop(end.vi.device.hold());
-    assert!(process.stage.arena.process_is_up());
+    assert!(!process.stage.arena.must_wake_process(), "it was woken");
     nic::close(end.nic).unwrap();
 }
 
@@ -435,6 +448,55 @@ fn a_process_that_sleeps_is_woken_when_the_completion_ring_has_room() {
         end.vi.device.poll();
     }
     drop(end.vi.device.hold());
-    assert!(process.stage.arena.process_is_up());
+    assert!(!process.stage.arena.must_wake_process(), "it was woken");
+    nic::close(end.nic).unwrap();
+}
+
+/// A poller that is held up takes nothing of its own accord, however long a post waits; a call has it taken.
+#[test]
+fn post_on_idle_vi_is_flushed_when_it_returns_though_the_poller_is_held_up() {
+    let process = Played::new("HELD-UP", no_change, |stage, request| {
+        if let Request::QueryVi { .. } = request {
+            for submitted in stage.take() {
+                assert_eq!(submitted, Submission::Send);
+                stage.tell(Told::Sent(Completed {
+                    status: status::DONE | status::OP_SEND | status::DESC_FLUSHED_ERROR,
+                    ..Completed::default()
+                }));
+            }
+        }
+        usual(request)
+    });
+    let end = End::new(process.nic());
+    let mut descriptor = Box::new(RawDescriptor::default());
+    let at = &raw mut *descriptor;
+    let settings = MemSettings {
+        ptag: end.ptag,
+        ..MemSettings::default()
+    };
+    let bytes = size_of::<RawDescriptor>() as u64;
+    let region = register(end.nic, at as u64, bytes, &settings).unwrap();
+    post(end.handle, Queue::Send, (at, region), WhenFull::Break).unwrap();
+    assert_eq!(
+        work::reap(end.vi, end.handle, Queue::Send),
+        Ok(Done::Completed {
+            descriptor: at,
+            status: status::DONE | status::OP_SEND | status::DESC_FLUSHED_ERROR,
+            context: 0,
+        })
+    );
+    nic::close(end.nic).unwrap();
+}
+
+/// The process may answer before it takes what the program submitted.
+#[test]
+fn vi_that_a_post_broke_is_in_error_whatever_the_process_answers() {
+    let process = Played::new("BREAK", no_change, as_usual);
+    let end = End::new(process.nic());
+    let misaligned = std::ptr::without_provenance_mut(8);
+    post(end.handle, Queue::Send, (misaligned, 0), WhenFull::Break).unwrap();
+    let answered = nic::query_vi(end.handle).unwrap().state;
+    assert_eq!(answered, EndpointState::Error);
+    assert_eq!(process.stage.take(), [Submission::Break]);
     nic::close(end.nic).unwrap();
 }

@@ -68,17 +68,36 @@ static void calls_afterwards(const Pair *pair)
     CHECK_RETURN(VipQueryNic(here.nic, &found), VIP_SUCCESS);
 }
 
+/* A peer request that nobody matches. */
+static VIP_VI_HANDLE pooled(const char *discriminator)
+{
+    VIP_VI_HANDLE vi = client_create(&plain);
+    Address own;
+
+    address_of(&here, discriminator, &own);
+    CHECK_RETURN(VipConnectPeerRequest(vi, &own.address, &own.address, VIP_INFINITE), VIP_SUCCESS);
+    return vi;
+}
+
 static void a_nic_that_fails(void)
 {
     Pair pair;
+    VIP_VI_ATTRIBUTES attributes;
 
     fixture_use_here(FRAGILE_NIC);
     pair_open(&pair, &plain);
     pair_works(&pair, "before");
     VIP_DESCRIPTOR *receive = arena_descriptor(&theirs, 0);
     CHECK_RETURN(VipPostRecv(pair.server, receive, theirs.handle), VIP_SUCCESS);
+    VIP_VI_HANDLE asks = pooled("asks"), waits = pooled("waits");
     cut_the_segment_short();
     what_is_told(&pair);
+    CHECK_RETURN(VipConnectPeerWait(waits, &attributes), VIP_NOT_REACHABLE);
+    CHECK_RETURN(VipConnectPeerDone(asks, &attributes), VIP_NOT_REACHABLE);
+    CHECK(vi_state(asks) == VIP_STATE_ERROR && vi_state(waits) == VIP_STATE_ERROR,
+          "reliable VIs that cannot reach anybody are in Error");
+    vi_close(asks);
+    vi_close(waits);
     CHECK(received(pair.server, receive) & VIP_STATUS_DESC_FLUSHED_ERROR, "the receive is flushed");
     calls_afterwards(&pair);
     pair_close(&pair);
@@ -92,9 +111,10 @@ static void a_nic_that_fails(void)
 }
 
 static const Test tests[] = {
-    TEST(a_nic_that_fails, .clauses = "6.3.1 7.5 3.8.1",
+    TEST(a_nic_that_fails, .clauses = "6.3.1 7.5 3.8.1 3.3.7 3.3.8",
          .answers = "VipConnectWait ERROR_RESOURCE; VipCreateVi ERROR_RESOURCE;"
-                    "VipOpenNic ERROR_RESOURCE; VipConnectRequest NOT_REACHABLE INVALID_STATE"),
+                    "VipOpenNic ERROR_RESOURCE; VipConnectRequest NOT_REACHABLE INVALID_STATE;"
+                    "VipConnectPeerDone NOT_REACHABLE; VipConnectPeerWait NOT_REACHABLE"),
 };
 
 SUITE_MAIN(tests)

@@ -101,6 +101,67 @@ static void entries_of_both_queues(void)
     both_queues(64);
 }
 
+/* Takes the oldest entry, which must be of this queue. */
+static void expect_entry(VIP_CQ_HANDLE cq, VIP_VI_HANDLE vi, VIP_BOOLEAN recv_queue)
+{
+    VIP_VI_HANDLE from = NULL;
+    VIP_BOOLEAN is_recv = 7;
+
+    CHECK_RETURN(VipCQDone(cq, &from, &is_recv), VIP_SUCCESS);
+    CHECK(from == vi && is_recv == recv_queue, "the entry names VI and queue");
+}
+
+/* An entry stays until it is taken, whoever has taken its descriptor, and though its VI is gone. */
+static void entries_of_taken_descriptors(void)
+{
+    enum { COUNT = 6 };
+    const unsigned long long deadline_ms = now_ms() + WAIT_MS;
+    VIP_DESCRIPTOR *recvs[COUNT], *done;
+    VIP_VI_HANDLE vi;
+    VIP_BOOLEAN recv_queue;
+    VIP_RETURN answer;
+    VIP_CQ_HANDLE cq;
+    Pair pair;
+
+    REQUIRE_RETURN(VipCreateCQ(there.nic, 2 * COUNT, &cq), VIP_SUCCESS);
+    const PairOptions options = {.server_recv_cq = cq};
+    pair_open(&pair, &options);
+    for (unsigned n = 0; n < COUNT; n++) {
+        recvs[n] = arena_descriptor(&theirs, 0);
+        CHECK_RETURN(VipPostRecv(pair.server, recvs[n], theirs.handle), VIP_SUCCESS);
+    }
+    for (unsigned n = 0; n < 2; n++) {
+        VIP_DESCRIPTOR *send = arena_descriptor(&mine, 0);
+        CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
+        sent(pair.client, send);
+        do {
+            answer = VipRecvDone(pair.server, &done);
+        } while (answer == VIP_NOT_DONE && now_ms() < deadline_ms);
+        CHECK(answer == VIP_SUCCESS && done == recvs[n], "receive %u is taken: %s", n,
+              return_name((int)answer));
+    }
+    for (unsigned n = 0; n < 2; n++) {
+        expect_entry(cq, pair.server, VIP_TRUE);
+        CHECK_RETURN(VipRecvDone(pair.server, &done), VIP_NOT_DONE);
+    }
+    CHECK_RETURN(VipCQDone(cq, &vi, &recv_queue), VIP_NOT_DONE);
+    CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
+    for (unsigned n = 2; n < COUNT; n++)
+        CHECK(VipRecvDone(pair.server, &done) == VIP_DESCRIPTOR_ERROR && done == recvs[n],
+              "descriptor %u is taken without its entry", n);
+    expect_entry(cq, pair.server, VIP_TRUE);
+    CHECK(VipRecvDone(pair.server, &done) == VIP_DESCRIPTOR_ERROR && done == NULL,
+          "nothing is posted");
+    vi = pair.server;
+    pair_close(&pair);
+    for (unsigned n = 3; n < COUNT; n++) {
+        expect_entry(cq, vi, VIP_TRUE);
+        CHECK_RETURN(VipRecvDone(vi, &done), INVALID);
+    }
+    CHECK_RETURN(VipCQDone(cq, &vi, &recv_queue), VIP_NOT_DONE);
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+}
+
 static void waiting(void)
 {
     enum { NAP_MS = 200 };
@@ -291,6 +352,8 @@ static const Test tests[] = {
     TEST(entries_of_both_queues, .clauses = "3.5.7 3.5.8 3.6.2 6.1",
          .answers = "VipCQWait SUCCESS; VipCQDone SUCCESS NOT_DONE; VipDestroyCQ ERROR_RESOURCE;"
                     "VipRecvWait ERROR_RESOURCE; VipSendWait ERROR_RESOURCE"),
+    TEST(entries_of_taken_descriptors, .clauses = "3.5.7 7.1 7.5",
+         .answers = "VipCQDone SUCCESS NOT_DONE; VipRecvDone NOT_DONE DESCRIPTOR_ERROR"),
     TEST(waiting, .clauses = "3.5.8", .answers = "VipCQWait TIMEOUT"),
     TEST(closing_with_a_queue, .clauses = "3.1.2", .answers = "VipDestroyCQ INVALID_PARAMETER"),
     TEST(as_many_as_the_nic_has, .clauses = "3.6.1 3.7.1",

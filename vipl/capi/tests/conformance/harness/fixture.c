@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "errors.h"
+#include "suite.h"
 
 enum { ARENA_BYTES = 1 << 20, EXPOSED_BYTES = 1 << 16 };
 
@@ -368,6 +369,28 @@ void pair_close(Pair *pair)
 {
     vi_close(pair->client);
     vi_close(pair->server);
+}
+
+/* VIPL_TEST_UNKNOWN_HOST says what the network of VINIC is like: not set, it has no way to other hosts; "silent", nobody
+ * answers; "refuses", the host answers that nobody listens, which peers do not take for an answer. */
+static VIP_RETURN unknown_host_answer(bool is_peer)
+{
+    const char *network = getenv("VIPL_TEST_UNKNOWN_HOST");
+
+    if (network == NULL)
+        return VIP_NOT_REACHABLE;
+    REQUIRE(strcmp(network, "silent") == 0 || strcmp(network, "refuses") == 0,
+            "VIPL_TEST_UNKNOWN_HOST=%s", network);
+    return is_peer || strcmp(network, "silent") == 0 ? VIP_TIMEOUT : VIP_NO_MATCH;
+}
+
+void unknown_host_answered(VIP_VI_HANDLE vi, VIP_RETURN answer, bool is_peer)
+{
+    const bool breaks = answer == VIP_NOT_REACHABLE && test_level() != VIP_SERVICE_UNRELIABLE;
+
+    CHECK_RETURN(answer, unknown_host_answer(is_peer));
+    CHECK(vi_state(vi) == (breaks ? VIP_STATE_ERROR : VIP_STATE_IDLE),
+          "only a reliable VI whose peer cannot be reached is in Error");
 }
 
 VIP_VI_STATE vi_state(VIP_VI_HANDLE vi)

@@ -101,6 +101,11 @@ Request *request_between(const Device *from, const Device *to, VIP_VI_HANDLE vi,
                          const char *discriminator, VIP_ULONG timeout_ms);
 VIP_RETURN request_finish(Request *request, VIP_VI_ATTRIBUTES *remote);
 
+/* Time-out for a request to a host that nobody has. */
+enum { UNKNOWN_HOST_MS = 300 };
+/* Checks the outcome of such a request, a client's or a peer's, and the state of its VI. */
+void unknown_host_answered(VIP_VI_HANDLE vi, VIP_RETURN answer, bool is_peer);
+
 /* Creates two VIs and connects them. */
 void pair_open(Pair *pair, const PairOptions *options);
 void pair_connect(Pair *pair);

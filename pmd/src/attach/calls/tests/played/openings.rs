@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::Protection;
+use crate::device::device_of;
 
 /// A thread that waits for a connection, with the conversation that it waits in.
 fn waits(process: &Played, nic: u64) -> mpsc::Receiver<Option<ControlError>> {
@@ -39,7 +40,7 @@ fn the_last_close_ends_what_others_wait_for_although_it_cannot_be_told() {
 #[test]
 fn calls_that_wait_leave_a_conversation_to_those_that_do_not() {
     let process = Played::new("LEAVES", no_change, waits_for_ever);
-    let nic = process.nic();
+    let [nic, other] = [process.nic(), process.nic()];
     let waiting = waits(&process, nic);
     process.stage.refuses.store(true, Ordering::SeqCst);
     let address = address_on(nic);
@@ -48,14 +49,61 @@ fn calls_that_wait_leave_a_conversation_to_those_that_do_not() {
     for _ in 0..3 {
         nic::create_ptag(nic).unwrap();
     }
+    // The first of two openings.
     nic::close(nic).unwrap();
     assert!(
         process
             .stage
             .was_asked(|request| matches!(request, Request::Close { .. }))
     );
+    nic::close(other).unwrap();
     let ended = waiting.recv_timeout(Duration::from_secs(20));
     assert_eq!(ended, Ok(Some(ControlError::InvalidParameter)));
+}
+
+/// As long as it takes for an answer that does not come.
+const SHORT: Duration = Duration::from_millis(20);
+
+#[test]
+fn close_nic_without_an_acknowledgement_does_not_succeed() {
+    let process = Played::new("STOPPED", no_change, as_usual);
+    let nic = process.nic();
+    let ptag = nic::create_ptag(nic).unwrap();
+    let settings = MemSettings {
+        ptag,
+        ..MemSettings::default()
+    };
+    let mut memory = vec![0u8; 0x2000];
+    let address = memory.as_mut_ptr().expose_provenance() as u64;
+    let region = register(nic, address, 0x2000, &settings).unwrap();
+    let device = device_of(RawHandle::unpack(nic).device).unwrap();
+    let remote = device.instances.remote(nic).unwrap();
+    {
+        let _stopped = process.stage.stopped.lock().unwrap();
+        let closed = close(device, remote, true, SHORT);
+        assert_eq!(closed, Err(ControlError::Resource));
+        assert!(nic::query_region(nic, address, region).is_ok());
+    }
+    nic::close(nic).unwrap();
+    assert!(nic::query_region(nic, address, region).is_err());
+}
+
+#[test]
+fn close_of_one_opening_without_an_answer_does_not_succeed() {
+    static ANSWERS: AtomicBool = AtomicBool::new(false);
+    let process = Played::new("MUTE", no_change, |_, request| match request {
+        Request::Close { .. } if !ANSWERS.load(Ordering::SeqCst) => None,
+        request => usual(request),
+    });
+    let [nic, other] = [process.nic(), process.nic()];
+    let device = device_of(RawHandle::unpack(nic).device).unwrap();
+    let remote = device.instances.remote(nic).unwrap();
+    let closed = close(device, remote, false, SHORT);
+    assert_eq!(closed, Err(ControlError::Resource));
+    ANSWERS.store(true, Ordering::SeqCst);
+    for nic in [nic, other] {
+        nic::close(nic).unwrap();
+    }
 }
 
 #[test]

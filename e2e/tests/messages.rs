@@ -1,0 +1,238 @@
+//! What configurations and mistakes are answered with: names, numbers, and what to do.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+
+use e2e::datapath::DatapathProcess;
+use e2e::installation::{Installation, built};
+use e2e::nics::{End, NicText};
+use e2e::process::{Ended, PATIENCE, Running, program};
+use e2e::scratch::Scratch;
+use e2e::wire::Wire;
+
+/// Runs a program that must fail; gives what it printed.
+fn refusal(command: &mut Command) -> String {
+    let Ended { status, text } = Running::start("refused", command).finish(PATIENCE);
+    let is_refused = matches!(status.code(), Some(1 | 2));
+    assert!(is_refused, "{command:?}: {status}\n{text}");
+    assert!(!text.contains("panicked"), "{command:?}: {text}");
+    text
+}
+
+fn assert_says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in {text:?}");
+    }
+}
+
+fn check(config: &Path) -> Command {
+    let mut command = program(built().join("fcvi-pmd"));
+    command.arg("check").arg(config);
+    command
+}
+
+#[test]
+fn check_describes_vi_tcp_and_refuses_link_local_addresses_that_cannot_listen() {
+    let scratch = Scratch::new("check");
+    let tcp = NicText::vi_tcp_at("192.0.2.1").key("tcp_port", 9000);
+    let said = Running::start("check", &mut check(&tcp.write(&scratch, "tcp.toml")));
+    assert_says(
+        &said.succeed(PATIENCE),
+        &["VINIC0: VI/TCP at 192.0.2.1:9000"],
+    );
+    let interface = NicText::vi_tcp_at("fe80::1%lo").write(&scratch, "interface.toml");
+    let said = Running::start("check", &mut check(&interface)).succeed(PATIENCE);
+    assert_says(&said, &["VINIC0: VI/TCP at [fe80::1%lo]:8420"]);
+    for (host, transport, words) in [
+        (
+            "fe80::1",
+            "vi-tcp",
+            "host = \"fe80::1\": a link-local address needs its interface: host = \"fe80::1%eth0\"",
+        ),
+        (
+            "192.0.2.1%lo",
+            "vi-tcp",
+            "host = \"192.0.2.1%lo\": only a link-local address, fe80::..., has an interface",
+        ),
+        (
+            "fe80::1%lo",
+            "fc-vi",
+            "host = \"fe80::1%lo\": only for transport = \"vi-tcp\"",
+        ),
+    ] {
+        let text = format!("[[nic]]\ntransport = \"{transport}\"\nhost = \"{host}\"\n");
+        let said = refusal(&mut check(&scratch.write("refused.toml", &text)));
+        assert_says(&said, &[words, "refused.toml:3: "]);
+    }
+}
+
+#[test]
+fn link_local_addresses_carry_connections() {
+    let wire = Wire::new(1500);
+    let installation = Installation::new();
+    let scratch = Scratch::new("link-local");
+    let hosts = [(End::Left, "fe80::a:1"), (End::Right, "fe80::a:2")];
+    for (end, host) in hosts {
+        let (namespace, interface) = (wire.end(end), end.interface());
+        namespace.ip("link set lo up");
+        namespace.ip(&format!("addr add {host}/64 dev {interface} nodad"));
+    }
+    let start = |(end, host): (End, &str), name: &str, words: &[&str]| {
+        let nic = NicText::vi_tcp_at(&format!("{host}%{}", end.interface()));
+        let config = nic.write(&scratch, &format!("{name}.toml"));
+        let mut command = wire.end(end).program(installation.program(name));
+        Running::start(name, command.env("VIADUCT_CONFIG", config).args(words))
+    };
+    let mut server = start(hosts[1], "EchoServer", &["-c", "1"]);
+    server.wait_for("EchoServer: listening", PATIENCE);
+    // The interface of a name is the NIC's own.
+    let said = start(hosts[0], "EchoClient", &["-i", "10", "fe80::a:2"]).succeed(PATIENCE);
+    assert_says(&said, &["50 messages", " 0 errors"]);
+    server.succeed(PATIENCE);
+}
+
+#[test]
+fn messages_name_numbers_and_names_as_they_are_written() {
+    let installation = Installation::new();
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("names");
+    let refused = |nic: NicText, words: &[&str]| {
+        let config = nic.write(&scratch, "nic.toml");
+        let mut server = program(installation.program("EchoServer"));
+        server
+            .env("VIADUCT_CONFIG", config)
+            .env("VIADUCT_LOG", "debug");
+        refusal(server.args(words))
+    };
+    let nic = || NicText::shm(segment.path());
+    let pinned = nic().key("progress", "\"pinned\"").key("core", 1000);
+    let said = refused(pinned, &[]);
+    assert_says(
+        &said,
+        &["core = 1000: this process may not use it; it may use "],
+    );
+    assert!(!said.contains("Some(") && !said.contains('['), "{said}");
+    let said = refused(NicText::vi_tcp_at("fe80::1%nowhere"), &[]);
+    assert_says(
+        &said,
+        &["host = \"fe80::1%nowhere\": no interface \"nowhere\": `ip link` lists them"],
+    );
+    let said = refused(nic().and(nic()), &["-d", "VINIC7"]);
+    assert_says(
+        &said,
+        &["no NIC is called \"VINIC7\"; there are VINIC0, VINIC1"],
+    );
+}
+
+#[test]
+fn names_that_are_not_utf_8_are_named_in_errors() {
+    let installation = Installation::new();
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("bytes");
+    let strange = OsStr::from_bytes(b"\xffnowhere.toml");
+    let config = NicText::shm(segment.path()).write(&scratch, "nic.toml");
+    let server = || program(installation.program("EchoServer"));
+    // A file that is not there, and one that is no text.
+    assert_says(
+        &refusal(&mut check(Path::new(strange))),
+        &["nowhere.toml: cannot be read"],
+    );
+    let said = refusal(server().env("VIADUCT_CONFIG", strange));
+    assert_says(
+        &said,
+        &["nowhere.toml: cannot be read", "VIP_ERROR_RESOURCE"],
+    );
+    let binary = scratch.file("binary.toml");
+    std::fs::write(&binary, b"[[nic]]\ninterface = \"\xff\"\n").expect("room");
+    assert_says(&refusal(&mut check(&binary)), &["binary.toml:2: not UTF-8"]);
+    // Environment and command line.
+    let level = OsStr::from_bytes(b"\xff");
+    let mut command = server();
+    command
+        .env("VIADUCT_LOG", level)
+        .env("VIADUCT_CONFIG", &config);
+    let said = refusal(command.args(["-d", "VINIC7"]));
+    assert_says(
+        &said,
+        &[
+            "VIADUCT_LOG=",
+            "must be off, error, warn, info, debug or trace",
+        ],
+    );
+    let mut command = server();
+    command
+        .env("VIPL_PROTECTION", level)
+        .env("VIADUCT_CONFIG", &config);
+    assert_says(
+        &refusal(&mut command),
+        &["VIPL_PROTECTION=", "must be strict or lenient"],
+    );
+    let mut command = server();
+    command
+        .env("VIADUCT_CONFIG", &config)
+        .env("VIADUCT_LOG", "debug");
+    let said = refusal(command.arg("-d").arg(strange));
+    assert_says(
+        &said,
+        &["VipOpenNic: ", "not UTF-8", "VIP_INVALID_PARAMETER"],
+    );
+    let mut vibench = program(built().join("vibench"));
+    vibench.args(["latency", "--device"]).arg(strange);
+    assert_says(&refusal(&mut vibench), &["invalid UTF-8"]);
+}
+
+#[test]
+fn host_that_is_not_on_a_segment_is_named_with_what_to_do() {
+    let installation = Installation::new();
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("loopback");
+    let config = NicText::shm(segment.path()).write(&scratch, "nic.toml");
+    let mut client = program(installation.program("EchoClient"));
+    client.env("VIADUCT_CONFIG", config).arg("127.0.0.1");
+    let said = refusal(&mut client);
+    assert_says(
+        &said,
+        &[
+            "NIC VINIC0: connection request to 127.0.0.1: not on segment e2e, whose programs have the host ::1",
+            "connect to localhost, or set host = \"127.0.0.1\" in the configuration of all programs of the segment",
+            "VIP_NOT_REACHABLE",
+        ],
+    );
+}
+
+#[test]
+fn lowered_mtu_is_named_as_the_reason_of_a_lost_connection() {
+    let wire = Wire::new(2500);
+    let installation = Installation::new();
+    let scratch = Scratch::new("mtu");
+    let nic = |end| NicText::af_packet(end).steady();
+    let run = |program: &Path| wire.left.program(program);
+    let mut process = DatapathProcess::start(&scratch, "", &nic(End::Left), run);
+    let far = nic(End::Right).write(&scratch, "far.toml");
+    let mut server = wire.right.program(installation.program("EchoServer"));
+    let mut server = Running::start("EchoServer", server.env("VIADUCT_CONFIG", far));
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let mut client = wire.left.program(installation.program("EchoClient"));
+    client.env("VIADUCT_CONFIG", process.config());
+    client.args(["-i", "1000000000", "-s", "65536", End::Right.host()]);
+    let client = Running::start("EchoClient", &mut client);
+    server.wait_for("EchoServer: client 1 connected", PATIENCE);
+    wire.left.ip("link set left mtu 1400");
+    let ended = client.finish(PATIENCE);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
+    let dropped = "left: frames to send are dropped: the MTU was lowered from 2500 to 1400 bytes: \
+                   `ip link set left mtu 2500`";
+    let log = process.says();
+    log.wait_until(dropped, PATIENCE, |line| line.contains(dropped));
+    let lost = "connection lost after frames were dropped: the MTU of left was lowered";
+    log.wait_until(lost, PATIENCE, |line| line.contains(lost));
+    let counters = &process.stat()["nics"][0]["counters"];
+    assert!(counters["breaks_by_mtu"].as_u64() >= Some(1), "{counters}");
+    assert!(
+        counters["port_drop_tx_too_long"].as_u64() >= Some(1),
+        "{counters}"
+    );
+    assert!(process.stop().status.success());
+}

@@ -1,0 +1,397 @@
+//! Logs that nobody reads, terminals that close, pipes that end and disks that are full; and the service manager.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use e2e::datapath::{DatapathProcess, here, polling_core};
+use e2e::installation::{Installation, built};
+use e2e::nics::NicText;
+use e2e::process::{Ended, PATIENCE, Running, program};
+use e2e::scratch::Scratch;
+
+const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
+/// What a pipe holds: pipe(7).
+const PIPE_BYTES: usize = 65_536;
+
+/// The service manager of one process: receives what the process reports.
+struct Manager(UnixDatagram);
+
+impl Manager {
+    fn new(socket: UnixDatagram) -> Self {
+        let limit = Some(PATIENCE);
+        socket.set_read_timeout(limit).expect("a timeout");
+        Self(socket)
+    }
+
+    /// One with an abstract address, and the value of `NOTIFY_SOCKET` that names it.
+    fn with_abstract_address(name: &str) -> (Self, String) {
+        let name = format!("viaduct-e2e-{name}-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(&name).expect("a short name");
+        let socket = UnixDatagram::bind_addr(&address).expect("a free name");
+        (Self::new(socket), format!("@{name}"))
+    }
+
+    fn receive(&self) -> String {
+        let mut bytes = [0; 4096];
+        let count = self.0.recv(&mut bytes).expect("a report in time");
+        String::from_utf8_lossy(&bytes[..count]).trim().to_owned()
+    }
+
+    fn expect(&self, reports: &[&str]) {
+        for report in reports {
+            assert_eq!(self.receive(), *report);
+        }
+    }
+}
+
+fn config(scratch: &Scratch, segment: &Scratch, name: &str) -> PathBuf {
+    let nic = NicText::shm(segment.path());
+    let text = DatapathProcess::text(scratch, "idle = \"hybrid\"", &nic);
+    scratch.write(name, &text)
+}
+
+fn fcvi_pmd(words: &[&str], config: &Path) -> Command {
+    let mut command = here(&built().join("fcvi-pmd"));
+    command.args(words).arg("--config").arg(config);
+    command
+}
+
+#[test]
+fn service_manager_is_notified_at_paths_and_abstract_addresses() {
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("notify");
+    let config = config(&scratch, &segment, "pmd.toml");
+    let path = scratch.file("notify.sock");
+    let socket = UnixDatagram::bind(&path).expect("a free path");
+    let managers = [
+        Manager::with_abstract_address("notify"),
+        (Manager::new(socket), path.to_str().expect("UTF-8").into()),
+    ];
+    for (manager, address) in managers {
+        let mut command = fcvi_pmd(&["run"], &config);
+        let process = Running::start("fcvi-pmd", command.env("NOTIFY_SOCKET", &address));
+        manager.expect(&["READY=1"]);
+        process.signal("HUP");
+        manager.expect(&["RELOADING=1", "READY=1"]);
+        process.signal("TERM");
+        manager.expect(&["STOPPING=1"]);
+        let said = process.succeed(PATIENCE);
+        assert!(!said.contains("service manager"), "{address}: {said}");
+    }
+}
+
+/// A datapath process whose standard error is a full pipe, which has lost lines of its log.
+struct Unread {
+    process: Running,
+    log: PipeReader,
+    config: PathBuf,
+    _scratch: [Scratch; 2],
+}
+
+impl Unread {
+    fn start(name: &str) -> Self {
+        let segment = Scratch::in_memory("segment");
+        let scratch = Scratch::new("unread");
+        // Each reload logs its name.
+        let config = config(&scratch, &segment, &format!("{}.toml", "x".repeat(200)));
+        let (manager, address) = Manager::with_abstract_address(name);
+        let (log, stderr) = io::pipe().expect("a pipe");
+        let mut command = fcvi_pmd(&["run"], &config);
+        command.env("NOTIFY_SOCKET", address);
+        let process = Running::start_with("fcvi-pmd", &mut command, Stdio::piped(), stderr);
+        drop(command);
+        manager.expect(&["READY=1"]);
+        let this = Self {
+            process,
+            log,
+            config,
+            _scratch: [scratch, segment],
+        };
+        let limit = Instant::now() + PATIENCE;
+        while this.lost_lines() == 0 {
+            assert!(Instant::now() < limit, "no line was lost");
+            for _ in 0..100 {
+                this.process.signal("HUP");
+                manager.expect(&["RELOADING=1", "READY=1"]);
+            }
+        }
+        this
+    }
+
+    fn stat(&self, words: &[&str]) -> String {
+        let words = [&["stat"], words].concat();
+        let stat = Running::start("stat", &mut fcvi_pmd(&words, &self.config));
+        stat.succeed(PATIENCE)
+    }
+
+    fn lost_lines(&self) -> u64 {
+        let text = self.stat(&["--json"]);
+        let all: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        all["process"]["log_lines_lost"].as_u64().expect("a number")
+    }
+}
+
+#[test]
+fn unread_log_delays_neither_programs_nor_the_end() {
+    let unread = Unread::start("unread");
+    assert!(unread.stat(&[]).contains(" log lines lost"));
+    // A program attaches, and leaves.
+    let mut command = program(PEER);
+    command.env("VIADUCT_CONFIG", &unread.config);
+    let mut explorer = Running::start("vi-peer", command.arg("explore"));
+    explorer.wait_for("ready", PATIENCE);
+    explorer.succeed(PATIENCE);
+    unread.process.signal("TERM");
+    let ended = unread.process.finish(PATIENCE);
+    assert!(ended.status.success(), "{}", ended.status);
+}
+
+#[test]
+fn losses_are_logged_when_the_log_is_read_again() {
+    let Unread { process, log, .. } = &mut Unread::start("read-again");
+    let reported = BufReader::new(log).lines().find_map(|line| {
+        let line = line.expect("a log");
+        let (number, _) = line.strip_prefix("log: ")?.split_once(" lines lost")?;
+        number.parse::<u64>().ok()
+    });
+    assert!(reported.expect("a report of the loss") > 0);
+    process.signal("TERM");
+}
+
+/// A pipe that takes nothing more.
+fn full_pipe() -> (PipeReader, PipeWriter) {
+    let (reader, mut writer) = io::pipe().expect("a pipe");
+    writer.write_all(&[b'\n'; PIPE_BYTES]).expect("room");
+    (reader, writer)
+}
+
+#[test]
+fn library_does_not_wait_for_the_reader_of_its_log() {
+    let installation = Installation::new();
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("library");
+    let config = NicText::shm(segment.path()).write(&scratch, "nic.toml");
+    let (_reader, writer) = full_pipe();
+    let start = |name: &str, words: &[&str]| {
+        let mut command = program(installation.program(name));
+        command.env("VIADUCT_CONFIG", &config).args(words);
+        let stderr = writer.try_clone().expect("a descriptor");
+        // Each NIC that is opened logs a line at this level.
+        command.env("VIADUCT_LOG", "info");
+        Running::start_with(name, &mut command, Stdio::piped(), stderr)
+    };
+    let mut server = start("EchoServer", &["-c", "1"]);
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let said = start("EchoClient", &["-i", "10", "localhost"]).succeed(PATIENCE);
+    assert!(said.contains(" 0 errors"), "{said}");
+    server.succeed(PATIENCE);
+}
+
+/// Starts a program on a terminal of its own, closes the terminal as soon as something is shown, and prints the
+/// program's exit status, or minus the signal that ended it. Its standard error is the terminal, or a file.
+const TERMINAL: &str = r#"
+import fcntl, os, pty, struct, subprocess, sys, termios
+controller, terminal = pty.openpty()
+fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+def own_session():
+    os.setsid()
+    fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+errors = open(sys.argv[1], "w") if sys.argv[1] else terminal
+program = subprocess.Popen(sys.argv[2:], stdin=terminal, stdout=terminal, stderr=errors, preexec_fn=own_session)
+os.close(terminal)
+shown = b""
+while b"q quit" not in shown:
+    shown += os.read(controller, 65536)
+os.close(controller)
+print("status", program.wait(), flush=True)
+"#;
+
+#[test]
+fn top_ends_with_its_terminal() {
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("terminal");
+    let process = DatapathProcess::start(
+        &scratch,
+        "idle = \"hybrid\"",
+        &NicText::shm(segment.path()),
+        here,
+    );
+    let errors = scratch.write("errors", "");
+    for file in ["", errors.to_str().expect("UTF-8")] {
+        let mut command = program("python3");
+        command.args(["-c", TERMINAL, file]);
+        command.arg(built().join("fcvi-pmd"));
+        command.args(["top", "--config"]).arg(process.config());
+        let said = Running::start("top", &mut command).succeed(PATIENCE);
+        assert_eq!(said, "status 1\n", "standard error: {file:?}");
+    }
+    let said = fs::read_to_string(errors).expect("our own file");
+    assert_eq!(said, "fcvi-pmd: the terminal was closed\n");
+    assert!(process.stop().status.success());
+}
+
+/// A pipe whose reader has gone.
+fn broken_pipe() -> PipeWriter {
+    let (_, writer) = io::pipe().expect("a pipe");
+    writer
+}
+
+fn full_disk() -> File {
+    let mut options = File::options();
+    options.write(true).open("/dev/full").expect("a device")
+}
+
+/// How commands that print end: on a full disk with an error, and quietly when nobody reads.
+struct Outputs<'a>(&'a dyn Fn(&[&str]) -> Command);
+
+impl Outputs<'_> {
+    fn check(&self, words: &[&str]) {
+        let Self(command) = self;
+        let start = |stdout: Stdio, stderr: Stdio| {
+            let running = Running::start_with(words[0], &mut command(words), stdout, stderr);
+            running.finish(PATIENCE)
+        };
+        let ended = start(full_disk().into(), Stdio::piped());
+        let Ended { status, text } = &ended;
+        assert_eq!(status.code(), Some(1), "{words:?}: {status}\n{text}");
+        assert!(
+            text.contains("No space left on device"),
+            "{words:?}: {text}"
+        );
+        assert!(!text.contains("panicked"), "{words:?}: {text}");
+
+        let ended = start(broken_pipe().into(), Stdio::piped());
+        let Ended { status, text } = &ended;
+        let is_quiet = status.success() || status.signal() == Some(SIGPIPE);
+        assert!(is_quiet, "{words:?}: {status}\n{text}");
+        assert!(!text.contains("pipe"), "{words:?}: {text}");
+    }
+
+    /// A command that ends with this status does so whatever its standard error takes.
+    fn check_errors(&self, words: &[&str], code: i32) {
+        let Self(command) = self;
+        for stderr in [Stdio::from(full_disk()), Stdio::from(broken_pipe())] {
+            let mut command = command(words);
+            let running = Running::start_with(words[0], &mut command, Stdio::piped(), stderr);
+            let Ended { status, text } = running.finish(PATIENCE);
+            let is_quiet = status.code() == Some(code) || status.signal() == Some(SIGPIPE);
+            assert!(is_quiet, "{words:?}: {status}\n{text}");
+        }
+    }
+}
+
+/// The signal that ends a C program which writes to a broken pipe.
+const SIGPIPE: i32 = 13;
+
+#[test]
+fn fcvi_pmd_ends_in_order_when_its_output_fails() {
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("full");
+    let nic = NicText::shm(segment.path());
+    let process = DatapathProcess::start(&scratch, "idle = \"hybrid\"", &nic, here);
+    let config = process.config().to_str().expect("UTF-8");
+    let command = |words: &[&str]| {
+        let mut command = program(built().join("fcvi-pmd"));
+        command.args(words);
+        command
+    };
+    let outputs = Outputs(&command);
+    outputs.check(&["check", config]);
+    outputs.check(&["stat", "--config", config]);
+    outputs.check(&["stat", "--json", "--config", config]);
+    outputs.check(&["top", "--once", "--interval", "0.1", "--config", config]);
+    outputs.check(&["capture", "--for", "0.1", "-w", "-", "--config", config]);
+    outputs.check(&["--help"]);
+    outputs.check(&["check", "--help"]);
+    outputs.check(&["--version"]);
+    outputs.check_errors(
+        &["capture", "--for", "0.1", "-w", "-", "--config", config],
+        0,
+    );
+    outputs.check_errors(&["check", "/nowhere.toml"], 1);
+    outputs.check_errors(&["run", "--config", "/nowhere.toml"], 1);
+    outputs.check_errors(&["no-command"], 2);
+    assert!(process.stop().status.success());
+}
+
+#[test]
+fn vibench_ends_in_order_when_its_output_fails() {
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("full");
+    let config = NicText::shm(segment.path()).write(&scratch, "nic.toml");
+    let config = config.to_str().expect("UTF-8");
+    let command = |words: &[&str]| {
+        let mut command = program(built().join("vibench"));
+        command.args(words);
+        command
+    };
+    let outputs = Outputs(&command);
+    let short = ["--seconds", "0.1", "--warmup", "0"];
+    outputs.check(&[&["latency"], &short[..]].concat());
+    outputs.check(&[&["rate", "--no-control"], &short[..]].concat());
+    outputs.check(&["connect", "--connections", "20"]);
+    let core = polling_core().to_string();
+    outputs.check(&[
+        "distance",
+        "--cores",
+        &format!("0,{core}"),
+        "--seconds",
+        "0.01",
+    ]);
+    outputs.check(&["port", "ping", "--segment", "outputs", "--frames", "1"]);
+    outputs.check(&["--help"]);
+    outputs.check_errors(&[&["latency"], &short[..]].concat(), 0);
+    outputs.check_errors(&["latency", "--cores", "99999,99998"], 1);
+    outputs.check_errors(&["latency", "--connect", "nowhere"], 1);
+    // It would listen for ever.
+    let mut listening = command(&["latency", "--listen", "--config", config]);
+    let ended = Running::start_with("listen", &mut listening, full_disk(), Stdio::piped());
+    let Ended { status, text } = ended.finish(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert!(text.contains("No space left on device"), "{text}");
+}
+
+#[test]
+fn c_examples_end_in_order_when_their_output_fails() {
+    let installation = Installation::new();
+    let segment = Scratch::in_memory("segment");
+    let scratch = Scratch::new("full");
+    let config = NicText::shm(segment.path()).write(&scratch, "nic.toml");
+    let command = |words: &[&str]| {
+        let mut command = program(installation.program(words[0]));
+        command.args(&words[1..]).env("VIADUCT_CONFIG", &config);
+        command
+    };
+    let outputs = Outputs(&command);
+    for name in [
+        "EchoServer",
+        "EchoClient",
+        "EchoNotify",
+        "RdmaWrite",
+        "Peers",
+    ] {
+        outputs.check(&[name, "-h"]);
+        outputs.check_errors(&[name, "-?"], 2);
+    }
+    for name in ["EchoServer", "EchoNotify"] {
+        let mut server = command(&[name, "-c", "1"]);
+        let server = Running::start_with(name, &mut server, full_disk(), Stdio::piped());
+        let Ended { status, text } = server.finish(PATIENCE);
+        assert_eq!(status.code(), Some(1), "{name}: {text}");
+        assert!(text.contains("No space left on device"), "{name}: {text}");
+    }
+    let mut server = Running::start("EchoServer", &mut command(&["EchoServer", "-c", "1"]));
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let mut client = command(&["EchoClient", "-i", "1", "localhost"]);
+    let client = Running::start_with("EchoClient", &mut client, full_disk(), Stdio::piped());
+    let Ended { status, text } = client.finish(PATIENCE);
+    assert_eq!(status.code(), Some(1), "{text}");
+    assert!(text.contains("No space left on device"), "{text}");
+    server.succeed(PATIENCE);
+}

@@ -1,0 +1,315 @@
+//! Limits how fast a peer can guess memory handles (ADR 0041).
+//!
+//! A *miss* is an RDMA access of a peer whose handle was looked up and names no region of the
+//! VI's tag. Each peer has a token bucket of misses. While it is empty,
+//! accesses of the peer are refused without a look-up, whether right or wrong; after a number of
+//! refusals the connection breaks. Accesses that are not refused take no token, and a connection
+//! of a peer without recent misses pays one flag test for each message.
+
+/// Limits on misses, of each peer and each connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissLimits {
+    /// Tokens in a full bucket: misses that are looked up at once; not 0.
+    pub burst: u32,
+    /// Time after which one token is added; not 0.
+    pub interval_ns: u64,
+    /// Refused accesses, with or without a look-up, after which a connection breaks; not 0.
+    pub per_connection: u32,
+}
+
+impl Default for MissLimits {
+    fn default() -> Self {
+        Self {
+            burst: 64,
+            interval_ns: 60_000_000_000,
+            per_connection: 256,
+        }
+    }
+}
+
+/// Peers whose buckets are kept, at most. Beyond, the fullest bucket is forgotten.
+const MAX_PEERS: usize = 256;
+
+/// A token bucket, as the time at which it is full again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bucket {
+    full_at_ns: u64,
+}
+
+impl Bucket {
+    /// Takes a token, or goes into debt: connections that were not limited before may miss once
+    /// more each, and the peer waits longer for that.
+    fn take(&mut self, limits: &MissLimits, now_ns: u64) {
+        let from = self.full_at_ns.max(now_ns);
+        self.full_at_ns = from.saturating_add(limits.interval_ns.max(1));
+    }
+
+    fn is_full(self, now_ns: u64) -> bool {
+        self.full_at_ns <= now_ns
+    }
+
+    fn is_empty(self, limits: &MissLimits, now_ns: u64) -> bool {
+        let all_but_one = u64::from(limits.burst.max(1) - 1);
+        let most_ns = all_but_one.saturating_mul(limits.interval_ns.max(1));
+        self.full_at_ns.saturating_sub(now_ns) > most_ns
+    }
+}
+
+/// Misses of one connection.
+#[derive(Debug, Default)]
+pub struct ConnectionMisses {
+    watched: bool,
+    refused: u32,
+    /// The bucket of a connection whose peer has none.
+    own: Bucket,
+}
+
+impl ConnectionMisses {
+    /// Checks whether the bucket must be asked before the next look-up.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched
+    }
+
+    /// Accesses of this connection that were refused, with or without a look-up.
+    pub fn refused(&self) -> u32 {
+        self.refused
+    }
+}
+
+/// Misses of all peers of a NIC, by what a peer is known by.
+#[derive(Debug)]
+pub struct PeerMisses<K> {
+    limits: MissLimits,
+    /// At most [`MAX_PEERS`]; a peer without one has a full bucket.
+    buckets: Vec<(K, Bucket)>,
+}
+
+impl<K: Copy + Eq> PeerMisses<K> {
+    /// No peer has missed yet.
+    pub fn new(limits: MissLimits) -> Self {
+        Self {
+            limits,
+            buckets: Vec::new(),
+        }
+    }
+
+    /// Begins a connection with this peer: it is watched from the start if the peer has missed
+    /// lately. Without a key the connection has a bucket of its own.
+    pub fn connect(&self, key: Option<K>) -> ConnectionMisses {
+        let has_bucket = |key| self.buckets.iter().any(|(k, _)| *k == key);
+        ConnectionMisses {
+            watched: key.is_some_and(has_bucket),
+            ..ConnectionMisses::default()
+        }
+    }
+
+    /// Checks whether the next access of a watched connection may be looked up. If not, it is
+    /// counted as refused.
+    pub fn may_look_up(
+        &mut self,
+        now_ns: u64,
+        key: Option<K>,
+        connection: &mut ConnectionMisses,
+    ) -> bool {
+        let at = key.and_then(|key| self.buckets.iter().position(|(k, _)| *k == key));
+        let bucket = match (key, at) {
+            (None, _) => connection.own,
+            (Some(_), None) => Bucket::default(),
+            (Some(_), Some(at)) => self.buckets[at].1,
+        };
+        if bucket.is_full(now_ns) {
+            connection.watched = false;
+            if let Some(at) = at {
+                self.buckets.swap_remove(at);
+            }
+        }
+        let may = !bucket.is_empty(&self.limits, now_ns);
+        if !may {
+            connection.refused = connection.refused.saturating_add(1);
+        }
+        may
+    }
+
+    /// Counts a miss.
+    pub fn miss(&mut self, now_ns: u64, key: Option<K>, connection: &mut ConnectionMisses) {
+        connection.watched = true;
+        connection.refused = connection.refused.saturating_add(1);
+        let limits = self.limits;
+        let bucket = match key {
+            None => &mut connection.own,
+            Some(key) => self.bucket(now_ns, key),
+        };
+        bucket.take(&limits, now_ns);
+    }
+
+    /// Checks whether so many accesses were refused that the connection breaks.
+    pub fn is_exhausted(&self, connection: &ConnectionMisses) -> bool {
+        connection.refused >= self.limits.per_connection
+    }
+
+    fn bucket(&mut self, now_ns: u64, key: K) -> &mut Bucket {
+        let at = match self.buckets.iter().position(|(k, _)| *k == key) {
+            Some(at) => at,
+            None => {
+                self.make_room(now_ns);
+                self.buckets.push((key, Bucket::default()));
+                self.buckets.len() - 1
+            }
+        };
+        &mut self.buckets[at].1
+    }
+
+    fn make_room(&mut self, now_ns: u64) {
+        if self.buckets.len() < MAX_PEERS {
+            return;
+        }
+        self.buckets.retain(|(_, bucket)| !bucket.is_full(now_ns));
+        if self.buckets.len() < MAX_PEERS {
+            return;
+        }
+        let fullest = (0..self.buckets.len()).min_by_key(|at| self.buckets[*at].1.full_at_ns);
+        if let Some(at) = fullest {
+            self.buckets.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::rng::Rng;
+
+    const LIMITS: MissLimits = MissLimits {
+        burst: 4,
+        interval_ns: 100,
+        per_connection: 16,
+    };
+
+    /// Makes an access that would miss; true if it was looked up.
+    fn guess(
+        peers: &mut PeerMisses<u32>,
+        now_ns: u64,
+        key: Option<u32>,
+        connection: &mut ConnectionMisses,
+    ) -> bool {
+        let looked_up = !connection.is_watched() || peers.may_look_up(now_ns, key, connection);
+        if looked_up {
+            peers.miss(now_ns, key, connection);
+        }
+        looked_up
+    }
+
+    #[test]
+    fn burst_of_misses_is_looked_up_then_one_per_interval() {
+        for key in [None, Some(7)] {
+            let mut peers = PeerMisses::new(LIMITS);
+            let mut connection = peers.connect(key);
+            assert!(!connection.is_watched());
+            let at = |now_ns, times, connection: &mut _, peers: &mut _| {
+                let tries = (0..times).filter(|_| guess(peers, now_ns, key, connection));
+                tries.count()
+            };
+            assert_eq!(at(1000, 6, &mut connection, &mut peers), 4);
+            assert_eq!(at(1099, 1, &mut connection, &mut peers), 0);
+            assert_eq!(at(1100, 2, &mut connection, &mut peers), 1);
+            assert_eq!(at(1400, 4, &mut connection, &mut peers), 3);
+            assert_eq!(connection.refused(), 13);
+            assert!(!peers.is_exhausted(&connection));
+            at(1400, 3, &mut connection, &mut peers);
+            assert!(peers.is_exhausted(&connection));
+        }
+    }
+
+    #[test]
+    fn full_bucket_ends_the_watch_of_a_connection() {
+        let mut peers = PeerMisses::new(LIMITS);
+        let mut connection = peers.connect(Some(7));
+        assert!(guess(&mut peers, 0, Some(7), &mut connection));
+        assert!(peers.may_look_up(99, Some(7), &mut connection));
+        assert!(connection.is_watched());
+        assert!(peers.connect(Some(7)).is_watched());
+        assert!(peers.may_look_up(100, Some(7), &mut connection));
+        assert!(!connection.is_watched());
+        assert!(!peers.connect(Some(7)).is_watched());
+    }
+
+    #[test]
+    fn new_connection_of_a_peer_without_tokens_is_limited_and_others_are_not() {
+        let mut peers = PeerMisses::new(LIMITS);
+        for _ in 0..4 {
+            let mut connection = peers.connect(Some(7));
+            assert!(guess(&mut peers, 0, Some(7), &mut connection));
+        }
+        let mut next = peers.connect(Some(7));
+        assert!(!guess(&mut peers, 0, Some(7), &mut next));
+        assert_eq!(next.refused(), 1);
+        let mut other = peers.connect(Some(8));
+        assert!(!other.is_watched());
+        assert!(guess(&mut peers, 0, Some(8), &mut other));
+        assert!(!peers.connect(None).is_watched());
+    }
+
+    #[test]
+    fn table_of_peers_is_bounded_and_forgets_the_fullest_bucket() {
+        let mut peers = PeerMisses::new(LIMITS);
+        let miss = |peers: &mut PeerMisses<u32>, now_ns, key, times| {
+            let mut connection = peers.connect(Some(key));
+            (0..times).for_each(|_| peers.miss(now_ns, Some(key), &mut connection));
+        };
+        miss(&mut peers, 0, 1_000_000, 4);
+        for key in 0..4 * MAX_PEERS as u32 {
+            miss(&mut peers, 1, key, 1);
+        }
+        assert_eq!(peers.buckets.len(), MAX_PEERS);
+        assert!(peers.connect(Some(1_000_000)).is_watched());
+        miss(&mut peers, 1_000, 2_000_000, 1);
+        assert_eq!(peers.buckets.len(), 1, "full buckets are removed");
+    }
+
+    /// For any pattern of right and wrong accesses: look-ups that miss are bounded by the bucket,
+    /// and by one more for each connection, which may not be watched yet. Only peers that missed
+    /// as often as the bucket allows are limited.
+    #[test]
+    fn misses_are_bounded_for_any_pattern() {
+        const PEERS: usize = 3;
+        for seed in 0..200 {
+            let mut rng = Rng::new(seed);
+            let mut peers = PeerMisses::new(LIMITS);
+            let mut connections: Vec<(usize, ConnectionMisses)> = Vec::new();
+            let (mut misses, mut connected) = ([0u64; PEERS], [0u64; PEERS]);
+            let mut now_ns = 0;
+            for _ in 0..400 {
+                match rng.below(10) {
+                    0 => now_ns += rng.below(300),
+                    1 => {
+                        let peer = rng.below(PEERS as u64) as usize;
+                        connected[peer] += 1;
+                        connections.push((peer, peers.connect(Some(peer as u32))));
+                    }
+                    _ if connections.is_empty() => {}
+                    right => {
+                        let at = rng.below(connections.len() as u64) as usize;
+                        let (peer, connection) = &mut connections[at];
+                        let key = Some(*peer as u32);
+                        if right > 5 {
+                            misses[*peer] += u64::from(guess(&mut peers, now_ns, key, connection));
+                            continue;
+                        }
+                        let before = connection.refused();
+                        let may =
+                            !connection.is_watched() || peers.may_look_up(now_ns, key, connection);
+                        let enough = misses[*peer] >= u64::from(LIMITS.burst);
+                        assert!(may || enough, "seed {seed}: limited without misses");
+                        assert_eq!(connection.refused(), before + u32::from(!may));
+                    }
+                }
+                for peer in 0..PEERS {
+                    let tokens = u64::from(LIMITS.burst) + now_ns / LIMITS.interval_ns;
+                    let most = tokens + connected[peer];
+                    assert!(misses[peer] <= most, "seed {seed}, peer {peer}: {misses:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Connection requests to hosts without a known port, and to hosts that are lost (VIPL 3.3.4, 3.3.6).
+
+use fcvi_frame::connect::NetAddress;
+use fcvi_frame::iu::Opcode::{ConnectResponse2, ConnectResponse3};
+
+use crate::testkit::host::{Event, Receive};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, discriminator, params, receive_failed};
+use crate::{ConnectCommand, ConnectError, EndpointState, Level, Status, ViIndex};
+
+const LEVELS: [Level; 3] = [
+    Level::UnreliableDelivery,
+    Level::ReliableDelivery,
+    Level::ReliableReception,
+];
+
+/// A client with a receive posted.
+fn client(net: &mut Net, level: Level) -> ViIndex {
+    let vi = net.create(CLIENT, params(level));
+    net.nodes[CLIENT].host.post_receive(vi, Receive::default());
+    vi
+}
+
+/// What becomes of a VI whose request came to `NotReachable`.
+fn left_by_unreachable_host(net: &mut Net, vi: ViIndex, level: Level) {
+    let receives = net.nodes[CLIENT].host.vi(vi).receives.len();
+    if level == Level::UnreliableDelivery {
+        assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
+        assert_eq!(receives, 1);
+    } else {
+        assert_eq!(net.state(CLIENT, vi), EndpointState::Error);
+        assert_eq!(receives, 0);
+        let flushed = receive_failed(0, Status::FLUSHED);
+        assert_eq!(
+            net.log(CLIENT, vi),
+            [Event::State(EndpointState::Error), flushed]
+        );
+    }
+    net.disconnect(CLIENT, vi);
+    assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
+    assert!(net.nodes[CLIENT].engine.destroy_vi(vi));
+}
+
+#[test]
+fn request_without_route_moves_reliable_vi_to_error() {
+    for level in LEVELS {
+        for is_peer in [false, true] {
+            let mut net = Net::pair();
+            let vi = client(&mut net, level);
+            let error = if is_peer {
+                net.peer_request(CLIENT, vi, "x", &[], None);
+                net.peer_error(CLIENT, vi)
+            } else {
+                net.request(CLIENT, vi, "x", &[], None);
+                net.error(CLIENT, vi)
+            };
+            assert_eq!(error, Some(ConnectError::NotReachable));
+            left_by_unreachable_host(&mut net, vi, level);
+        }
+    }
+}
+
+#[test]
+fn host_lost_during_request_moves_reliable_vi_to_error() {
+    for level in LEVELS {
+        for accepts in [false, true] {
+            let mut net = Net::pair();
+            let vi = client(&mut net, level);
+            let server = net.create(SERVER, params(level));
+            let listener = net.listen(SERVER, "x");
+            net.wire.lose(CLIENT, ConnectResponse2, u32::MAX);
+            net.wire.lose(SERVER, ConnectResponse3, u32::MAX);
+            net.request(CLIENT, vi, "x", &[SERVER], None);
+            net.settle();
+            if accepts {
+                let conn = net.indication(SERVER, listener).unwrap().conn;
+                net.accept(SERVER, conn, server).unwrap();
+                net.settle();
+            }
+            net.clear_logs();
+            net.peer_lost(CLIENT, SERVER);
+            assert_eq!(net.error(CLIENT, vi), Some(ConnectError::NotReachable));
+            left_by_unreachable_host(&mut net, vi, level);
+        }
+    }
+}
+
+/// Two ports that find each other, and have not yet.
+fn strangers() -> Net {
+    let mut net = Net::pair();
+    for node in &mut net.nodes {
+        node.engine.require_login();
+    }
+    net
+}
+
+/// A client asks for the server's host, of which it knows no port.
+fn ask_for_unknown_host(net: &mut Net, vi: ViIndex, timeout_ns: u64) {
+    let [local, remote] = [CLIENT, SERVER].map(|node| NetAddress {
+        host: net.nodes[node].engine.config().host,
+        discriminator: discriminator("x"),
+    });
+    let command = ConnectCommand {
+        local,
+        remote,
+        targets: &[],
+        timeout_ns: Some(timeout_ns),
+    };
+    let now_ns = net.now_ns;
+    net.act(CLIENT, |engine, host| {
+        engine.connect(now_ns, vi, &command, host).unwrap();
+    });
+}
+
+#[test]
+fn request_to_unknown_host_times_out() {
+    for level in LEVELS {
+        let mut net = strangers();
+        let vi = client(&mut net, level);
+        ask_for_unknown_host(&mut net, vi, S);
+        net.advance(S - MS);
+        assert_eq!(net.state(CLIENT, vi), EndpointState::ConnectPending);
+        net.advance(2 * MS);
+        assert_eq!(net.error(CLIENT, vi), Some(ConnectError::Timeout));
+        assert_eq!(net.state(CLIENT, vi), EndpointState::Idle);
+        assert_eq!(net.nodes[CLIENT].host.vi(vi).receives.len(), 1);
+    }
+}
+
+#[test]
+fn request_is_sent_to_port_that_logs_in_later() {
+    let level = Level::ReliableDelivery;
+    for waits in [false, true] {
+        let mut net = strangers();
+        let vi = client(&mut net, level);
+        ask_for_unknown_host(&mut net, vi, S);
+        net.advance(S / 2);
+        let server = net.create(SERVER, params(level));
+        let listener = waits.then(|| net.listen(SERVER, "x"));
+        for (node, other) in [(CLIENT, SERVER), (SERVER, CLIENT)] {
+            let id = net.nodes[other].id;
+            net.nodes[node].engine.logged_in(id, 2112);
+        }
+        net.port_joined(CLIENT, SERVER);
+        net.settle();
+        let Some(listener) = listener else {
+            assert_eq!(net.error(CLIENT, vi), Some(ConnectError::NoMatch));
+            continue;
+        };
+        let conn = net.indication(SERVER, listener).unwrap().conn;
+        net.accept(SERVER, conn, server).unwrap();
+        net.settle();
+        assert_eq!(net.state(CLIENT, vi), EndpointState::Connected);
+    }
+}

@@ -1,0 +1,461 @@
+//! Files of applications that the process has mapped, and to which application each is charged.
+//!
+//! A file is mapped once, whole, and cannot be mapped again ([`ClientFile`]). So it stays mapped
+//! while any application it is charged to may register it again: until the library reports that
+//! the application has freed it, until the application's process ends, or until the application
+//! needs the bytes of its quota for something else. An application that is not attached keeps its
+//! files, and counts as one of its user's applications.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::places::MostAttached;
+use super::socket::Peer;
+use crate::config::Quota;
+use crate::memory::mapped::{ClientFile, FileId, MapError, MappedMemory};
+use crate::sys;
+
+/// Names an application: a process that is or was attached, and the number of the NIC.
+pub(super) type ApplicationId = (Peer, u16);
+
+/// All files, and all applications that have some.
+pub(super) struct MappedFiles {
+    state: Mutex<State>,
+    /// A file was mapped, or could not be.
+    mapped: Condvar,
+    /// An application has left files behind, or the process ends.
+    changed: sys::Event,
+}
+
+#[derive(Default)]
+struct State {
+    applications: HashMap<ApplicationId, Application>,
+    files: HashMap<FileId, MappedFile>,
+    /// Orders uses.
+    clock: u64,
+}
+
+struct Application {
+    /// Readable when the process has ended.
+    process: Arc<OwnedFd>,
+    /// How often it is attached.
+    sessions: u32,
+    charges: HashMap<FileId, Charge>,
+    /// Of all its files.
+    bytes: u64,
+    /// When it was attached last.
+    used_at: u64,
+}
+
+/// A file that an application is charged for.
+struct Charge {
+    bytes: u64,
+    /// Regions in it that are registered, or about to be.
+    regions: u32,
+    used_at: u64,
+    /// The application has freed it.
+    freed: bool,
+}
+
+struct MappedFile {
+    /// `None` until it is mapped.
+    memory: Option<MappedMemory>,
+    is_being_mapped: bool,
+    /// Applications that are charged for it.
+    charges: u32,
+    /// The user that may register it: a writable descriptor proves nothing to a file that was
+    /// sealed before the descriptor was passed on.
+    uid: libc::uid_t,
+}
+
+/// What is unmapped when it is dropped, which may take long: the caller holds no lock then.
+pub(super) type Unmapped = Vec<MappedMemory>;
+
+impl State {
+    fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// Removes a file from those of an application.
+    fn discharge(&mut self, id: ApplicationId, file: FileId) -> Option<MappedMemory> {
+        let application = self.applications.get_mut(&id)?;
+        let charge = application.charges.remove(&file)?;
+        application.bytes -= charge.bytes;
+        let mapped = self.files.get_mut(&file)?;
+        mapped.charges -= 1;
+        if mapped.charges > 0 {
+            return None;
+        }
+        self.files.remove(&file)?.memory
+    }
+
+    /// Removes an application, which has no regions.
+    fn remove(&mut self, id: ApplicationId) -> Unmapped {
+        let files = self.applications.get(&id).map(|a| &a.charges);
+        let files: Vec<_> = files.into_iter().flat_map(HashMap::keys).copied().collect();
+        let unmapped = files.into_iter().filter_map(|f| self.discharge(id, f));
+        let unmapped = unmapped.collect();
+        self.applications.remove(&id);
+        unmapped
+    }
+
+    /// Applications that are not attached, the one that left first in front.
+    fn left_behind(&self) -> Vec<ApplicationId> {
+        let of =
+            |(id, a): (&ApplicationId, &Application)| (a.sessions == 0).then_some((a.used_at, *id));
+        let mut left: Vec<_> = self.applications.iter().filter_map(of).collect();
+        left.sort_unstable_by_key(|(used_at, _)| *used_at);
+        left.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Removes the applications that are not attached and whose process has ended.
+    fn remove_ended(&mut self) -> Unmapped {
+        let mut unmapped = Vec::new();
+        for id in self.left_behind() {
+            let has_ended = |a: &Application| sys::is_over(&a.process);
+            if self.applications.get(&id).is_some_and(has_ended) {
+                unmapped.extend(self.remove(id));
+            }
+        }
+        unmapped
+    }
+
+    /// Charges an application for a region in a file; the file's bytes count once.
+    fn charge(
+        &mut self,
+        id: ApplicationId,
+        file: &ClientFile,
+        (quota, other_bytes): (&Quota, u64),
+    ) -> Result<Unmapped, MapError> {
+        let used_at = self.tick();
+        let interrupted = || MapError::Interrupted;
+        if let Some(mapped) = self.files.get(&file.id())
+            && mapped.uid != id.0.uid
+        {
+            return Err(MapError::SealedBefore);
+        }
+        let application = self.applications.get_mut(&id).ok_or_else(interrupted)?;
+        if let Some(charge) = application.charges.get_mut(&file.id()) {
+            charge.regions += 1;
+            charge.used_at = used_at;
+            charge.freed = false;
+            return Ok(Vec::new());
+        }
+        let idle = application.make_room(file.bytes(), quota, other_bytes)?;
+        let unmapped = idle.into_iter().filter_map(|idle| self.discharge(id, idle));
+        let unmapped = unmapped.collect();
+        let application = self.applications.get_mut(&id).ok_or_else(interrupted)?;
+        let charge = Charge {
+            bytes: file.bytes(),
+            regions: 1,
+            used_at,
+            freed: false,
+        };
+        application.bytes += charge.bytes;
+        application.charges.insert(file.id(), charge);
+        let mapped = self.files.entry(file.id()).or_insert(MappedFile {
+            memory: None,
+            is_being_mapped: false,
+            charges: 0,
+            uid: id.0.uid,
+        });
+        mapped.charges += 1;
+        Ok(unmapped)
+    }
+}
+
+impl Application {
+    /// The files without regions that must go so that another one of so many bytes fits, those
+    /// that were used longest ago.
+    fn make_room(
+        &self,
+        bytes: u64,
+        quota: &Quota,
+        other_bytes: u64,
+    ) -> Result<Vec<FileId>, MapError> {
+        let (most_bytes, most_files) = (quota.max_registered_bytes, quota.max_regions);
+        let mut idle: Vec<_> = self
+            .charges
+            .iter()
+            .filter(|(_, c)| c.regions == 0)
+            .collect();
+        idle.sort_unstable_by_key(|(_, charge)| charge.used_at);
+        let mut idle = idle.into_iter();
+        let (mut files, mut used_bytes) = (self.charges.len(), self.bytes + other_bytes);
+        let mut gone = Vec::new();
+        loop {
+            let left_bytes = most_bytes.saturating_sub(used_bytes);
+            let has_place = files < most_files as usize;
+            if bytes <= left_bytes && has_place {
+                return Ok(gone);
+            }
+            match idle.next() {
+                Some((file, charge)) => {
+                    gone.push(*file);
+                    files -= 1;
+                    used_bytes -= charge.bytes;
+                }
+                None if has_place => {
+                    return Err(MapError::TooLong {
+                        file_bytes: bytes,
+                        left_bytes,
+                        most_bytes,
+                    });
+                }
+                None => return Err(MapError::TooManyFiles { most: most_files }),
+            }
+        }
+    }
+}
+
+impl MappedFiles {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            state: Mutex::default(),
+            mapped: Condvar::new(),
+            changed: sys::Event::new()?,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An application is attached, until what this gives is dropped. Files of those that are not
+    /// are unmapped where the user, or all users, would have more applications than may attach.
+    pub(super) fn attach(
+        self: &Arc<Self>,
+        id: ApplicationId,
+        process: OwnedFd,
+        most: MostAttached,
+    ) -> FilesOf {
+        let mut unmapped = Vec::new();
+        {
+            let mut state = self.state();
+            unmapped.extend(state.remove_ended());
+            let used_at = state.tick();
+            let application = state.applications.entry(id).or_insert(Application {
+                process: Arc::new(process),
+                sessions: 0,
+                charges: HashMap::new(),
+                bytes: 0,
+                used_at,
+            });
+            application.sessions += 1;
+            for old in state.left_behind() {
+                let of_user = |(peer, _): &&ApplicationId| peer.uid == old.0.uid;
+                let (all, user) = (
+                    state.applications.len(),
+                    state.applications.keys().filter(of_user).count(),
+                );
+                if all > most.all as usize
+                    || (old.0.uid == id.0.uid && user > most.per_user as usize)
+                {
+                    unmapped.extend(state.remove(old));
+                }
+            }
+        }
+        drop(unmapped);
+        FilesOf {
+            files: Arc::clone(self),
+            id,
+        }
+    }
+
+    /// An application has freed a file: it is unmapped with the last region in it.
+    pub(super) fn free(&self, id: ApplicationId, file: FileId) {
+        let unmapped = {
+            let mut state = self.state();
+            let application = state.applications.get_mut(&id);
+            match application.and_then(|a| a.charges.get_mut(&file)) {
+                Some(charge) if charge.regions > 0 => {
+                    charge.freed = true;
+                    None
+                }
+                Some(_) => {
+                    let unmapped = state.discharge(id, file);
+                    state.remove_if_unused(id);
+                    unmapped
+                }
+                None => None,
+            }
+        };
+        drop(unmapped);
+    }
+
+    /// Unmaps what processes leave that end while they are not attached, until `is_over`.
+    pub(super) fn unmap_ended(&self, is_over: impl Fn() -> bool) {
+        const LONG: Duration = Duration::from_secs(3600);
+        while !is_over() {
+            let (unmapped, processes) = {
+                let mut state = self.state();
+                let unmapped = state.remove_ended();
+                let of = |id| state.applications.get(&id).map(|a| Arc::clone(&a.process));
+                let left: Vec<_> = state.left_behind().into_iter().filter_map(of).collect();
+                (unmapped, left)
+            };
+            drop(unmapped);
+            let fds: Vec<_> = processes.iter().map(|fd| fd.as_raw_fd()).collect();
+            self.changed.sleep_beside(&fds, LONG);
+        }
+    }
+
+    /// Has [`Self::unmap_ended`] look again.
+    pub(super) fn wake(&self) {
+        self.changed.signal();
+    }
+}
+
+impl State {
+    fn remove_if_unused(&mut self, id: ApplicationId) {
+        let is_unused = |a: &Application| a.sessions == 0 && a.charges.is_empty();
+        if self.applications.get(&id).is_some_and(is_unused) {
+            self.applications.remove(&id);
+        }
+    }
+}
+
+/// The files of an application that is attached.
+pub(super) struct FilesOf {
+    files: Arc<MappedFiles>,
+    id: ApplicationId,
+}
+
+impl FilesOf {
+    /// Charges the application for a region in a file. `other_bytes` count for the quota beside
+    /// its files. Gives what is unmapped in its place, too.
+    ///
+    /// # Errors
+    /// [`MapError::TooLong`], [`MapError::TooManyFiles`], [`MapError::SealedBefore`] if it is
+    /// another user's.
+    pub(super) fn charge(
+        &self,
+        file: &ClientFile,
+        quota: &Quota,
+        other_bytes: u64,
+    ) -> Result<(FileUse, Unmapped), MapError> {
+        let mut state = self.files.state();
+        let unmapped = state.charge(self.id, file, (quota, other_bytes))?;
+        let charged = FileUse {
+            files: Arc::clone(&self.files),
+            id: self.id,
+            file: file.id(),
+        };
+        Ok((charged, unmapped))
+    }
+
+    /// Bytes of all its files.
+    pub(super) fn bytes(&self) -> u64 {
+        let state = self.files.state();
+        state.applications.get(&self.id).map_or(0, |a| a.bytes)
+    }
+}
+
+impl Drop for FilesOf {
+    fn drop(&mut self) {
+        let mut state = self.files.state();
+        let used_at = state.tick();
+        if let Some(application) = state.applications.get_mut(&self.id) {
+            application.sessions -= 1;
+            application.used_at = used_at;
+        }
+        state.remove_if_unused(self.id);
+        drop(state);
+        self.files.wake();
+    }
+}
+
+/// A region in a file that an application is charged for. Dropping it may unmap the file, which
+/// may take long.
+pub(super) struct FileUse {
+    files: Arc<MappedFiles>,
+    id: ApplicationId,
+    file: FileId,
+}
+
+impl FileUse {
+    /// The file, mapped if it was not; gives up when `goes_on` is false.
+    ///
+    /// # Errors
+    /// [`MapError`]: each names the remedy.
+    pub(super) fn map(
+        &self,
+        file: &ClientFile,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<MappedMemory, MapError> {
+        let mut state = self.files.state();
+        loop {
+            // It is there as long as it is charged.
+            let mapped = state.files.get_mut(&self.file);
+            let mapped = mapped.ok_or(MapError::Interrupted)?;
+            match &mapped.memory {
+                Some(memory) => return Ok(memory.clone()),
+                None if mapped.is_being_mapped => {
+                    let waited = self.files.mapped.wait(state);
+                    state = waited.unwrap_or_else(PoisonError::into_inner);
+                }
+                None => {
+                    mapped.is_being_mapped = true;
+                    break;
+                }
+            }
+        }
+        drop(state);
+        let mapping = Mapping { of: self };
+        let memory = file.map(goes_on)?;
+        let mut state = self.files.state();
+        if let Some(mapped) = state.files.get_mut(&self.file) {
+            mapped.memory = Some(memory.clone());
+        }
+        drop(state);
+        drop(mapping);
+        Ok(memory)
+    }
+}
+
+/// A file that is being mapped, until this is dropped.
+struct Mapping<'a> {
+    of: &'a FileUse,
+}
+
+impl Drop for Mapping<'_> {
+    fn drop(&mut self) {
+        if let Some(mapped) = self.of.files.state().files.get_mut(&self.of.file) {
+            mapped.is_being_mapped = false;
+        }
+        self.of.files.mapped.notify_all();
+    }
+}
+
+impl Drop for FileUse {
+    fn drop(&mut self) {
+        let unmapped = {
+            let mut state = self.files.state();
+            let was_mapped = state
+                .files
+                .get(&self.file)
+                .is_some_and(|f| f.memory.is_some());
+            let application = state.applications.get_mut(&self.id);
+            let charge = application.and_then(|a| a.charges.get_mut(&self.file));
+            let is_last = charge.is_some_and(|charge| {
+                charge.regions -= 1;
+                charge.regions == 0 && (charge.freed || !was_mapped)
+            });
+            let unmapped = if is_last {
+                state.discharge(self.id, self.file)
+            } else {
+                None
+            };
+            state.remove_if_unused(self.id);
+            unmapped
+        };
+        drop(unmapped);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Calls that make and end connections, and the discriminators that they use.
+
+use fcvi_frame::connect;
+
+use super::Session;
+use crate::attach::doors;
+use crate::attach::message::{Attributes, NetAddress, Reply, Request};
+use crate::attach::reservations::{Refused, RequestNames, UsedNames};
+use crate::attach::socket::Peer;
+use crate::control::{ControlError, Outcome};
+use crate::nic;
+
+impl Session {
+    pub(super) fn answer_connecting(&self, request: Request) -> Outcome<Reply> {
+        let done = |()| Reply::Done;
+        let attributes = |a: connect::Attributes| Reply::Attributes(Attributes::from(a));
+        let address = |a: NetAddress| a.get().ok_or(ControlError::InvalidParameter);
+        match request {
+            Request::ConnectWait { nic, local, limit } => {
+                // Beyond them, as many may come as calls wait.
+                if self.owned().conns.len() >= self.quota.max_incoming as usize {
+                    return Err(ControlError::Resource);
+                }
+                let local = address(local)?;
+                let name = local.discriminator;
+                self.reserve(nic, |names| names.begin_wait(nic, name))?;
+                let found = nic::connect_wait(nic, &local, limit);
+                self.names().end_wait(nic, name);
+                let found = found?;
+                self.owned().have_conn(found.conn, nic)?;
+                Ok(Reply::Request {
+                    conn: found.conn,
+                    remote: (&found.remote).into(),
+                    attributes: found.attributes.into(),
+                })
+            }
+            Request::ConnectAccept { conn, vi } => {
+                let known = self.owned().conns.contains_key(&conn);
+                let conn = known
+                    .then_some(conn)
+                    .ok_or(ControlError::InvalidParameter)?;
+                let outcome = nic::connect_accept(conn, self.vi(vi)?);
+                if !nic::is_pending(conn) {
+                    self.owned().conns.remove(&conn);
+                }
+                outcome.map(done)
+            }
+            Request::SecurityOf { conn } => {
+                if !self.owned().conns.contains_key(&conn) {
+                    return Err(ControlError::InvalidParameter);
+                }
+                nic::request_security(conn).map(Reply::Security)
+            }
+            Request::UserOf { conn } => {
+                if !self.owned().conns.contains_key(&conn) {
+                    return Err(ControlError::InvalidParameter);
+                }
+                nic::request_user(conn).map(Reply::User)
+            }
+            Request::PeerUser { vi } => nic::peer_user(self.vi(vi)?).map(Reply::User),
+            Request::ConnectReject { conn } => {
+                if self.owned().conns.remove(&conn).is_none() {
+                    return Err(ControlError::InvalidParameter);
+                }
+                nic::connect_reject(conn).map(done)
+            }
+            Request::Connect {
+                vi,
+                local,
+                remote,
+                limit,
+            } => {
+                let (local, remote) = (address(local)?, address(remote)?);
+                self.reserve_for(vi, RequestNames::of_client(&local))?;
+                nic::connect_request(vi, &local, &remote, limit).map(attributes)
+            }
+            Request::ConnectPeer {
+                vi,
+                local,
+                remote,
+                limit,
+            } => {
+                let (local, remote) = (address(local)?, address(remote)?);
+                self.reserve_for(vi, RequestNames::of_peer(&local, &remote))?;
+                nic::connect_peer_request(vi, &local, &remote, limit).map(done)
+            }
+            Request::ConnectPeerDone { vi } => {
+                let outcome = nic::connect_peer_done(self.vi(vi)?)?;
+                Ok(outcome.map_or(Reply::NotYet, attributes))
+            }
+            Request::ConnectPeerWait { vi } => nic::connect_peer_wait(self.vi(vi)?).map(attributes),
+            Request::Disconnect { vi } => nic::disconnect(self.vi(vi)?).map(done),
+            // What begins a conversation does not go on with it, and long answers are given before.
+            _ => Err(ControlError::InvalidParameter),
+        }
+    }
+
+    /// What an answer gave that nobody heard.
+    pub(super) fn take_back(&self, reply: &Reply) {
+        if let Reply::Request { conn, .. } = reply {
+            self.owned().conns.remove(conn);
+            let _gone = nic::connect_reject(*conn);
+        }
+    }
+
+    /// Reserves the names of a request that this VI is about to make.
+    fn reserve_for(&self, vi: u64, names: RequestNames) -> Outcome<()> {
+        let nic = self.owned().vis.get(&vi).copied();
+        let nic = nic.ok_or(ControlError::InvalidParameter)?;
+        self.reserve(nic, |used| used.request(nic, vi, names))
+    }
+
+    /// Reserves names for an opening, which may be closed in the middle of it.
+    fn reserve(
+        &self,
+        nic: u64,
+        reserve: impl FnOnce(&mut UsedNames) -> Result<(), Refused>,
+    ) -> Outcome<()> {
+        let refused = {
+            let owned = self.owned();
+            if !owned.nics.contains(&nic) {
+                return Err(ControlError::InvalidParameter);
+            }
+            match reserve(&mut self.names()) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            }
+        };
+        let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
+        let line = format_args!("NIC {name}: discriminator refused: {refused} uid={uid} pid={pid}");
+        doors::say(log::Level::Warn, line);
+        Err(ControlError::Resource)
+    }
+}

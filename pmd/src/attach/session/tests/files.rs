@@ -1,0 +1,224 @@
+//! Files of shared memory that an application registers.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use super::*;
+use crate::memory::mapped::ClientFile;
+use crate::memory::testkit::{mappings_of, memory_file, punch};
+
+/// An application with an opening and a tag of its own, which registers memory.
+struct Registrar {
+    application: Arc<Session>,
+    nic: u64,
+    ptag: u64,
+}
+
+impl Registrar {
+    fn new(application: Arc<Session>) -> Self {
+        let nic = handle(application.answer(Request::Open, Vec::new()));
+        let ptag = handle(application.answer(Request::CreatePtag { nic }, Vec::new()));
+        Self {
+            application,
+            nic,
+            ptag,
+        }
+    }
+
+    fn register(&self, fd: &OwnedFd, page: u64, pages: u64) -> Reply {
+        let request = Request::Register {
+            nic: self.nic,
+            address: 0x1000_0000 + page * PAGE_BYTES,
+            length_bytes: pages * PAGE_BYTES,
+            settings: MemSettings {
+                ptag: self.ptag,
+                ..MemSettings::default()
+            },
+            writable: true,
+            shared_at: Some(page * PAGE_BYTES),
+        };
+        let answer = self
+            .application
+            .answer(request, vec![fd.try_clone().unwrap()]);
+        answer.unwrap_or_else(Reply::Failed)
+    }
+
+    fn registered(&self, fd: &OwnedFd, page: u64, pages: u64) -> u32 {
+        match self.register(fd, page, pages) {
+            Reply::Region(region) => region,
+            other => panic!("not registered: {other:?}"),
+        }
+    }
+
+    fn refusal(&self, fd: &OwnedFd, page: u64, pages: u64) -> String {
+        match self.register(fd, page, pages) {
+            Reply::Refused(why) => why,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    fn deregister(&self, page: u64, region: u32) {
+        let address = 0x1000_0000 + page * PAGE_BYTES;
+        self.application
+            .deregister(self.nic, address, region)
+            .unwrap();
+    }
+
+    fn charged_bytes(&self) -> u64 {
+        self.application.status().registered_bytes
+    }
+}
+
+fn small_quota() -> Quota {
+    Quota {
+        max_registered_bytes: 8 * PAGE_BYTES,
+        ..Quota::default()
+    }
+}
+
+#[test]
+fn file_is_mapped_and_charged_once_for_all_its_regions_and_openings() {
+    let process = Process::new("file-once");
+    let one = Registrar::new(process.application_with(0, small_quota()));
+    let file = filled_file(4 * PAGE_BYTES);
+    let regions = [(0, 1), (1, 3), (0, 4)].map(|(at, n)| (at, one.registered(&file, at, n)));
+    assert_eq!(
+        (mappings_of(&file), one.charged_bytes()),
+        (1, 4 * PAGE_BYTES)
+    );
+    assert!(!punch(&file, 0, PAGE_BYTES), "the file is sealed");
+    let other_opening = Registrar::new(Arc::clone(&one.application));
+    let region = other_opening.registered(&file, 0, 4);
+    other_opening.deregister(0, region);
+    for (page, region) in regions {
+        one.deregister(page, region);
+    }
+    // It is kept: it cannot be mapped again.
+    assert_eq!(
+        (mappings_of(&file), one.charged_bytes()),
+        (1, 4 * PAGE_BYTES)
+    );
+    one.registered(&file, 2, 2);
+    assert!(one.refusal(&file, 2, 3).contains("wanted up to"));
+    one.application.end();
+    // Attached again, the application has its file still.
+    drop((one, other_opening));
+    assert_eq!(mappings_of(&file), 1);
+    let again = Registrar::new(process.application_with(1, small_quota()));
+    assert_eq!(again.charged_bytes(), 4 * PAGE_BYTES);
+    again.registered(&file, 0, 4);
+    again.application.end();
+}
+
+#[test]
+fn freed_file_is_unmapped_with_its_last_region() {
+    let process = Process::new("file-freed");
+    let application = Registrar::new(process.application_with(0, small_quota()));
+    let file = filled_file(4 * PAGE_BYTES);
+    let id = ClientFile::of(file.try_clone().unwrap()).unwrap().id();
+    let free = || {
+        let peer = application.application.peer;
+        process.files.free((peer, process.device.number()), id);
+    };
+    let region = application.registered(&file, 0, 4);
+    free();
+    assert_eq!(mappings_of(&file), 1, "a region is left");
+    application.deregister(0, region);
+    assert_eq!((mappings_of(&file), application.charged_bytes()), (0, 0));
+    free();
+    let why = application.refusal(&file, 0, 1);
+    assert!(why.contains("allocate it anew"), "{why}");
+    application.application.end();
+}
+
+#[test]
+fn file_without_regions_is_unmapped_when_its_bytes_are_needed() {
+    let process = Process::new("file-evicted");
+    let application = Registrar::new(process.application_with(0, small_quota()));
+    let [first, second, third] = [4, 4, 8].map(|pages| filled_file(pages * PAGE_BYTES));
+    let region = application.registered(&first, 0, 1);
+    application.deregister(0, region);
+    let region = application.registered(&second, 0, 1);
+    // The one is in use, the other one is not enough: neither is lost.
+    let why = application.refusal(&third, 0, 1);
+    assert!(why.contains("max_registered_bytes = 32768"), "{why}");
+    assert!(
+        why.contains("32768 bytes") && why.contains("16384 are left"),
+        "{why}"
+    );
+    assert_eq!([&first, &second].map(mappings_of), [1, 1]);
+    application.deregister(0, region);
+    application.registered(&third, 7, 1);
+    assert_eq!([&first, &second, &third].map(mappings_of), [0, 0, 1]);
+    assert_eq!(application.charged_bytes(), 8 * PAGE_BYTES);
+    application.application.end();
+}
+
+#[test]
+fn file_that_would_cost_the_process_is_refused_before_it_is_mapped() {
+    let process = Process::new("file-refused");
+    let application = Registrar::new(process.application_with(0, small_quota()));
+    let long = filled_file(9 * PAGE_BYTES);
+    let sparse = sealed_file(4 * PAGE_BYTES);
+    let punched = filled_file(4 * PAGE_BYTES);
+    assert!(punch(&punched, 2 * PAGE_BYTES, PAGE_BYTES));
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+    let unsealable = memory_file(libc::MFD_ALLOW_SEALING, PAGE_BYTES, seals);
+    let reader = format!("/proc/self/fd/{}", punched.as_raw_fd());
+    let reader = OwnedFd::from(File::open(reader).unwrap());
+    for (file, remedy) in [
+        (&long, "raise that in [process.quota]"),
+        (&sparse, "write each page"),
+        (&punched, "write each page"),
+        (&unsealable, "set no F_SEAL_SEAL"),
+        (&reader, "offer one that is"),
+    ] {
+        let why = application.refusal(file, 0, 1);
+        assert!(why.contains(remedy), "{why}");
+        assert_eq!((mappings_of(file), application.charged_bytes()), (0, 0));
+    }
+    // Filled, they are taken: nothing was sealed.
+    let filled = File::from(punched);
+    filled.write_all_at(&[1; 4096], 2 * PAGE_BYTES).unwrap();
+    application.registered(&filled.into(), 0, 4);
+    application.application.end();
+}
+
+#[test]
+fn file_that_another_process_sealed_is_reached_by_system_calls_if_it_may_be() {
+    let process = Process::new("file-sealed");
+    obey_ptrace_rules().unwrap();
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_FUTURE_WRITE;
+    let file = memory_file(libc::MFD_ALLOW_SEALING, 2 * PAGE_BYTES, seals);
+    let without = Registrar::new(process.application(0));
+    let why = without.refusal(&file, 0, 1);
+    assert!(
+        why.contains("allocate it anew") && why.contains("foreign_memory"),
+        "{why}"
+    );
+    without.application.end();
+    let arrival = Arrival {
+        foreign_memory: true,
+        ..process.arrival(1)
+    };
+    let with = Registrar::new(Arc::new(Session::new(process.device, arrival)));
+    // Where its memory is the kernel knows.
+    let pages = vec![0u8; 2 * PAGE_BYTES as usize];
+    let request = |address| Request::Register {
+        nic: with.nic,
+        address,
+        length_bytes: 64,
+        settings: MemSettings {
+            ptag: with.ptag,
+            ..MemSettings::default()
+        },
+        writable: true,
+        shared_at: Some(0),
+    };
+    let register = request(pages.as_ptr() as u64);
+    let registered = with.application.answer(register, vec![file]);
+    assert!(matches!(registered, Ok(Reply::Region(_))), "{registered:?}");
+    assert!(with.charged_bytes() > 0, "counted as what it is");
+    with.application.end();
+}

@@ -1,0 +1,223 @@
+//! Programs of two users on one NIC: neither takes what the other has.
+
+use super::*;
+
+const OWNER: libc::uid_t = 1000;
+const OTHER: libc::uid_t = 1001;
+/// Longer than anything takes on a busy machine.
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
+/// No request comes.
+const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
+
+/// An application that has opened the NIC, with one VI.
+struct Application {
+    session: Arc<Session>,
+    nic: u64,
+    vi: u64,
+}
+
+impl Application {
+    fn of(process: &Process, uid: libc::uid_t) -> Self {
+        let client = {
+            let mut held = process.device.hold();
+            let poller = held.as_mut().and_then(Driver::engine_mut).unwrap();
+            poller.path.add_client(client_of(uid))
+        };
+        let arrival = process.arrival(client.0);
+        let peer = Peer {
+            uid,
+            ..arrival.peer
+        };
+        let session = Session::new(process.device, Arrival { peer, ..arrival });
+        let session = Arc::new(session);
+        let nic = handle(session.answer(Request::Open, Vec::new()));
+        let ptag = handle(session.answer(Request::CreatePtag { nic }, Vec::new()));
+        let settings = ViSettings { ptag, ..settings() };
+        let vi = handle(session.answer(Request::CreateVi { nic, settings }, Vec::new()));
+        Self { session, nic, vi }
+    }
+
+    fn call(&self, request: Request) -> Outcome<Reply> {
+        self.session.answer(request, Vec::new())
+    }
+
+    fn address(&self, name: &str) -> NetAddress {
+        NetAddress::from(&connect::NetAddress {
+            host: HostAddress(self.session.device.host),
+            discriminator: connect::Discriminator::new(name.as_bytes()).unwrap(),
+        })
+    }
+
+    fn wait(&self, name: &str, limit: Option<Duration>) -> Outcome<Reply> {
+        let (nic, local) = (self.nic, self.address(name));
+        self.call(Request::ConnectWait { nic, local, limit })
+    }
+
+    fn connect(&self, own: &str, remote: &str, limit: Option<Duration>) -> Outcome<Reply> {
+        let (local, remote) = (self.address(own), self.address(remote));
+        let vi = self.vi;
+        self.call(Request::Connect {
+            vi,
+            local,
+            remote,
+            limit,
+        })
+    }
+
+    fn user_of_request(&self, conn: u64) -> Outcome<Reply> {
+        self.call(Request::UserOf { conn })
+    }
+
+    fn peer_user(&self) -> Outcome<Reply> {
+        let vi = self.vi;
+        self.call(Request::PeerUser { vi })
+    }
+
+    fn ask_peer(&self, own: &str, remote: &str) -> Outcome<Reply> {
+        let (local, remote) = (self.address(own), self.address(remote));
+        let vi = self.vi;
+        self.call(Request::ConnectPeer {
+            vi,
+            local,
+            remote,
+            limit: TIMEOUT,
+        })
+    }
+}
+
+fn error(outcome: Outcome<Reply>) -> ControlError {
+    outcome.expect_err("it was not refused")
+}
+
+#[test]
+fn listener_on_a_discriminator_of_another_user_is_refused_until_its_openings_are_closed() {
+    let process = Process::new("listener");
+    let [first, second] = [(); 2].map(|()| Application::of(&process, OWNER));
+    let other = Application::of(&process, OTHER);
+    for owner in [&first, &second] {
+        assert_eq!(error(owner.wait("service", AT_ONCE)), ControlError::Timeout);
+    }
+    // No call waits by it now.
+    let refused = || error(other.wait("service", AT_ONCE));
+    assert_eq!(refused(), ControlError::Resource);
+    assert_eq!(error(other.wait("another", AT_ONCE)), ControlError::Timeout);
+    let nic = first.nic;
+    first.call(Request::Close { nic }).unwrap();
+    assert_eq!(refused(), ControlError::Resource, "one is still open");
+    second.session.end();
+    assert_eq!(refused(), ControlError::Timeout, "it is free");
+    let taken = Application::of(&process, OWNER);
+    assert_eq!(
+        error(taken.wait("service", AT_ONCE)),
+        ControlError::Resource
+    );
+    for session in [first.session, other.session, taken.session] {
+        session.end();
+    }
+}
+
+#[test]
+fn request_under_a_name_of_another_user_is_refused_and_leaves_the_vi_idle() {
+    let process = Process::new("name");
+    let owner = Application::of(&process, OWNER);
+    let other = Application::of(&process, OTHER);
+    let nobody = error(owner.connect("client", "nobody", TIMEOUT));
+    assert_eq!(nobody, ControlError::NoMatch);
+    let nobody = |own| error(other.connect(own, "nobody", TIMEOUT));
+    assert_eq!(nobody("client"), ControlError::Resource);
+    assert_eq!(error(other.ask_peer("client", "x")), ControlError::Resource);
+    let waits = other.wait("client", AT_ONCE);
+    assert_eq!(error(waits), ControlError::Resource);
+    assert_eq!(nobody("another"), ControlError::NoMatch);
+    assert_eq!(nobody(""), ControlError::NoMatch, "no name at all");
+    // The requests of two peers are matched by the remote discriminator.
+    owner.ask_peer("", "meeting").unwrap();
+    let refused = error(other.ask_peer("", "meeting"));
+    assert_eq!(refused, ControlError::Resource);
+    let refused = error(other.wait("meeting", AT_ONCE));
+    assert_eq!(refused, ControlError::Resource);
+    owner.session.end();
+    assert_eq!(nobody("client"), ControlError::NoMatch, "it is free");
+    other.ask_peer("client", "meeting").unwrap();
+    other.session.end();
+}
+
+#[test]
+fn name_is_not_reserved_for_an_opening_that_is_closed() {
+    let process = Process::new("closed");
+    let owner = Application::of(&process, OWNER);
+    let other = Application::of(&process, OTHER);
+    let nic = owner.nic;
+    owner.call(Request::Close { nic }).unwrap();
+    let closed = [
+        owner.wait("service", AT_ONCE),
+        owner.connect("service", "nobody", TIMEOUT),
+        owner.ask_peer("service", "nobody"),
+    ];
+    for outcome in closed {
+        assert_eq!(error(outcome), ControlError::InvalidParameter);
+    }
+    assert_eq!(error(other.wait("service", AT_ONCE)), ControlError::Timeout);
+    for session in [owner.session, other.session] {
+        session.end();
+    }
+}
+
+fn user(outcome: Outcome<Reply>) -> Option<libc::uid_t> {
+    match outcome {
+        Ok(Reply::User(user)) => user,
+        other => panic!("no user: {other:?}"),
+    }
+}
+
+fn server_learns_the_user_of_its_client(process: &Process) {
+    let [server, other] = [(); 2].map(|()| Application::of(process, OWNER));
+    let client = Application::of(process, OTHER);
+    assert_eq!(error(client.peer_user()), ControlError::InvalidState);
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| {
+            loop {
+                match client.connect("client", "service", TIMEOUT) {
+                    Err(ControlError::NoMatch) => std::thread::yield_now(),
+                    outcome => break outcome,
+                }
+            }
+        });
+        let Ok(Reply::Request { conn, .. }) = server.wait("service", TIMEOUT) else {
+            panic!("no request came");
+        };
+        assert_eq!(user(server.user_of_request(conn)), Some(OTHER));
+        let not_its_own = error(other.user_of_request(conn));
+        assert_eq!(not_its_own, ControlError::InvalidParameter);
+        let vi = server.vi;
+        server.call(Request::ConnectAccept { conn, vi }).unwrap();
+        let answered = error(server.user_of_request(conn));
+        assert_eq!(answered, ControlError::InvalidParameter);
+        asks.join().unwrap().unwrap();
+    });
+    assert_eq!(user(server.peer_user()), Some(OTHER));
+    assert_eq!(user(client.peer_user()), Some(OWNER));
+    for application in [server, other, client] {
+        application.session.end();
+    }
+}
+
+#[test]
+fn server_learns_the_user_of_its_client_over_fc_vi() {
+    for shortcut in [false, true] {
+        let name = format!("learns-{shortcut}");
+        let process = Process::with(&name, |config| config.shortcut = shortcut);
+        server_learns_the_user_of_its_client(&process);
+    }
+}
+
+#[test]
+fn server_learns_the_user_of_its_client_over_vi_tcp() {
+    let [_, _, high, low] = std::process::id().to_be_bytes();
+    let host = core::net::Ipv4Addr::new(127, 77, high, low);
+    let process = Process::with("learns-tcp", |config| {
+        config.transport = crate::config::TransportKind::ViTcp;
+        config.host = Some(host.into());
+    });
+    server_learns_the_user_of_its_client(&process);
+}

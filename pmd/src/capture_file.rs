@@ -1,0 +1,227 @@
+//! Files that captured frames are written to: what passes on a network is for their owner alone.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use nix::unistd::geteuid;
+use pmd_port::descriptor_number::above_standard_streams;
+
+/// Permission bits of every such file.
+const MODE: u32 = 0o600;
+/// Attempts at a path whose file comes and goes.
+const TRIES: u32 = 8;
+
+/// Creates a file with mode 0600, or empties an existing regular file of this user and gives it that mode.
+///
+/// # Errors
+/// Those of the file system. [`ErrorKind::InvalidInput`] for an existing file that is not a regular one (a symbolic
+/// link is not followed), belongs to another user or has a second name.
+pub fn create(path: &Path) -> io::Result<File> {
+    for _ in 0..TRIES {
+        let mut options = OpenOptions::new();
+        // O_NONBLOCK: a pipe without a reader does not hold us up.
+        options
+            .write(true)
+            .mode(MODE)
+            .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+        match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            created => return created.and_then(numbered),
+        }
+        // Before it is opened: to open a device can do something.
+        match path.symlink_metadata() {
+            Ok(there) => check(there.file_type().into(), there.uid(), there.nlink())?,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        }
+        let file = match options.open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        let opened = file.metadata()?;
+        check(opened.file_type().into(), opened.uid(), opened.nlink())?;
+        file.set_permissions(Permissions::from_mode(MODE))?;
+        file.set_len(0)?;
+        return numbered(file);
+    }
+    Err(ErrorKind::ResourceBusy.into())
+}
+
+fn numbered(file: File) -> io::Result<File> {
+    above_standard_streams(file.into()).map(File::from)
+}
+
+/// What stands at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Regular,
+    Link,
+    Directory,
+    Pipe,
+    Socket,
+    Device,
+}
+
+impl From<std::fs::FileType> for Kind {
+    fn from(kind: std::fs::FileType) -> Self {
+        if kind.is_file() {
+            Self::Regular
+        } else if kind.is_symlink() {
+            Self::Link
+        } else if kind.is_dir() {
+            Self::Directory
+        } else if kind.is_fifo() {
+            Self::Pipe
+        } else if kind.is_socket() {
+            Self::Socket
+        } else {
+            Self::Device
+        }
+    }
+}
+
+/// Refuses what is not a regular file of this user with one name.
+fn check(kind: Kind, owner: u32, names: u64) -> io::Result<()> {
+    let user = geteuid().as_raw();
+    let what = match kind {
+        Kind::Regular if owner != user => format!(
+            "an existing file that belongs to user {owner}, not to user {user}: remove it, or choose another path"
+        ),
+        Kind::Regular if names > 1 => {
+            format!(
+                "an existing file with {names} names (hard links): remove it, or choose another path"
+            )
+        }
+        Kind::Regular => return Ok(()),
+        Kind::Link => "a symbolic link, which is not followed: name the file itself".into(),
+        Kind::Directory => "a directory: name a file".into(),
+        Kind::Pipe => "a pipe: only regular files are written".into(),
+        Kind::Socket => "a socket: only regular files are written".into(),
+        Kind::Device => "a device: only regular files are written".into(),
+    };
+    Err(io::Error::new(ErrorKind::InvalidInput, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Write;
+    use std::os::unix::fs::{chown, symlink};
+    use std::path::PathBuf;
+
+    /// A directory that is removed when the test ends.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(test: &str) -> Self {
+            let name = format!("viaduct-capture-file-{}-{test}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    fn refusal(path: &Path) -> String {
+        let error = create(path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        error.to_string()
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn new_file_is_for_its_owner_alone() {
+        let scratch = Scratch::new("new");
+        let path = scratch.0.join("frames");
+        create(&path).unwrap();
+        assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn own_regular_file_is_emptied_and_closed_to_others() {
+        let scratch = Scratch::new("own");
+        let path = scratch.0.join("frames");
+        fs::write(&path, "what was there before").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        create(&path).unwrap().write_all(b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(mode(&path), 0o600);
+    }
+
+    #[test]
+    fn link_is_not_followed() {
+        let scratch = Scratch::new("link");
+        let (victim, path) = (scratch.0.join("victim"), scratch.0.join("frames"));
+        fs::write(&victim, "kept").unwrap();
+        symlink(&victim, &path).unwrap();
+        let why = refusal(&path);
+        assert!(why.contains("a symbolic link"), "{why}");
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+        // Neither is one to nothing, which would make the file elsewhere.
+        fs::remove_file(&victim).unwrap();
+        let why = refusal(&path);
+        assert!(why.contains("a symbolic link"), "{why}");
+        assert!(!victim.exists());
+    }
+
+    #[test]
+    fn second_name_of_a_file_is_refused() {
+        let scratch = Scratch::new("names");
+        let (victim, path) = (scratch.0.join("victim"), scratch.0.join("frames"));
+        fs::write(&victim, "kept").unwrap();
+        fs::hard_link(&victim, &path).unwrap();
+        let why = refusal(&path);
+        assert!(why.contains("2 names"), "{why}");
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+    }
+
+    #[test]
+    fn pipe_device_socket_and_directory_are_refused_at_once() {
+        let scratch = Scratch::new("kinds");
+        let pipe = scratch.0.join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let socket = scratch.0.join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        for (path, what) in [
+            (pipe.as_path(), "a pipe"),
+            (&socket, "a socket"),
+            (&scratch.0, "a directory"),
+            (Path::new("/dev/null"), "a device"),
+        ] {
+            let why = refusal(path);
+            assert!(why.contains(what), "{why}");
+        }
+    }
+
+    #[test]
+    fn file_of_another_user_is_refused() {
+        let scratch = Scratch::new("owner");
+        let path = scratch.0.join("frames");
+        let own = geteuid();
+        let path = if own.is_root() {
+            fs::write(&path, "kept").unwrap();
+            chown(&path, Some(65534), None).unwrap();
+            path
+        } else {
+            PathBuf::from("/etc/hostname")
+        };
+        let before = fs::read(&path).unwrap();
+        let why = refusal(&path);
+        let expected = format!("not to user {own}");
+        assert!(why.contains(&expected), "{why}");
+        assert_eq!(fs::read(&path).unwrap(), before);
+    }
+}

@@ -1,0 +1,28 @@
+//! The users of programs at the other ends of requests and connections.
+
+use vi_engine::ConnId;
+
+use super::{ControlError, Outcome, poller_of};
+use crate::device::Device;
+use crate::driver::Driver;
+use crate::vi::ViShared;
+
+/// Returns the user whose program makes a request; `None` if that is not known.
+pub(crate) fn request_user(device: &'static Device, conn: ConnId) -> Outcome<Option<u32>> {
+    let mut held = device.hold();
+    let poller = held
+        .as_mut()
+        .and_then(Driver::engine_mut)
+        .ok_or(ControlError::InvalidParameter)?;
+    let requester = poller.engine.requester(conn)?;
+    Ok(requester.and_then(|vi| poller.path.user_of(vi)))
+}
+
+/// Returns the user whose program a connected VI is connected to; `None` if that is not known.
+pub(crate) fn peer_user(vi: &'static ViShared, handle: u64) -> Outcome<Option<u32>> {
+    vi.device.poll();
+    let mut held = vi.device.hold();
+    let poller = poller_of(&mut held, vi, handle)?;
+    let peer = poller.engine.connected_to(vi.index)?;
+    Ok(peer.and_then(|vi| poller.path.user_of(vi)))
+}

@@ -1,0 +1,40 @@
+//! An MTU that is lowered while a NIC is open: frames are dropped, and connections break by it.
+
+use pmd_port::MtuChange;
+
+use super::Datapath;
+use crate::device::Device;
+
+impl Datapath {
+    /// The port's MTU was lowered below its frames, or is again what it was.
+    #[cold]
+    pub(crate) fn note_mtu(&mut self, change: MtuChange) {
+        let interface = &self.port.capabilities().device;
+        let MtuChange {
+            opened_bytes,
+            now_bytes,
+            is_too_low,
+        } = change;
+        if !is_too_low {
+            log::info!("{interface}: the MTU is {now_bytes} bytes, which is enough again");
+            self.lowered_mtu = None;
+            return;
+        }
+        log::warn!(
+            "{interface}: frames to send are dropped: the MTU was lowered from {opened_bytes} to {now_bytes} bytes: \
+             `ip link set {interface} mtu {opened_bytes}`"
+        );
+        self.lowered_mtu = Some(change);
+    }
+
+    /// A connection was lost while frames are dropped because of the MTU.
+    #[cold]
+    pub(super) fn note_break_by_mtu(&mut self, device: &Device, vi: u64) {
+        self.counters.breaks_by_mtu += 1;
+        let interface = &self.port.capabilities().device;
+        let line = format_args!(
+            "VI {vi:#x}: connection lost after frames were dropped: the MTU of {interface} was lowered"
+        );
+        device.log_limited(log::Level::Warn, line);
+    }
+}

@@ -1,0 +1,75 @@
+//! RDMA accesses of peers that name no region: counted, limited, and at last the connection broken
+//! (ADR 0041).
+
+use fcvi_frame::connect::HostAddress;
+use vi_engine::{AsyncError, Host};
+use vitcp_lite::{IsCode, RemoteError, ViErrorType};
+
+use super::Receiver;
+use crate::memory::Access;
+use crate::vitcp::closing::Ending;
+use crate::vitcp::counters::Counter;
+
+impl Receiver<'_> {
+    /// Looks up the memory of an RDMA access.
+    pub(super) fn may_access(&mut self, at: (u64, u32), bytes: u32, access: Access) -> bool {
+        let allowed = self.path.may_access(self.vi, at, bytes, access);
+        if !allowed && !self.path.names_region(self.vi, at.1) {
+            self.miss();
+        }
+        allowed
+    }
+
+    #[cold]
+    fn miss(&mut self) {
+        self.counters.count(Counter::RdmaMisses);
+        let key = Some(self.key());
+        let connection = &mut self.connection.rx.misses;
+        self.misses.miss(self.now_ns, key, connection);
+    }
+
+    fn key(&self) -> HostAddress {
+        HostAddress(self.connection.far.host)
+    }
+
+    /// Checks whether an access on a watched connection is refused without a look-up.
+    #[cold]
+    pub(super) fn is_limited(&mut self) -> bool {
+        let key = Some(self.key());
+        let connection = &mut self.connection.rx.misses;
+        let limited = !self.misses.may_look_up(self.now_ns, key, connection);
+        if limited {
+            self.counters.count(Counter::DropRdmaLimited);
+        }
+        limited
+    }
+
+    /// Unreliable Delivery: drops an RDMA write that was not looked up. The consumer is told only
+    /// of the one that breaks the connection.
+    #[cold]
+    pub(super) fn drop_limited(&mut self) -> Result<(), Ending> {
+        if !self.misses.is_exhausted(&self.connection.rx.misses) {
+            return Ok(());
+        }
+        self.path.report(self.vi, AsyncError::RdmaWriteProtection);
+        self.refused()
+    }
+
+    /// Breaks the connection behind a refused write: at a reliable level, or after too many of
+    /// them.
+    #[cold]
+    pub(super) fn refused(&mut self) -> Result<(), Ending> {
+        self.broken(ViErrorType::RdmaProtection)?;
+        if !self.misses.is_exhausted(&self.connection.rx.misses) {
+            return Ok(());
+        }
+        self.counters.count(Counter::RdmaMissBreaks);
+        Err(Ending::Told {
+            number: self.connection.rx.number,
+            error: RemoteError {
+                vi_error: ViErrorType::RdmaProtection,
+                is_code: IsCode::None,
+            },
+        })
+    }
+}

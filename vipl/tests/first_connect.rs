@@ -1,0 +1,69 @@
+//! The first connection request after a NIC was opened, at a server that has waited for long.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use pmd::config::NicConfig;
+use vipl::{Nic, ReliabilityLevel, Timeout, VipError};
+
+const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(60));
+/// A listener that has answered waits again before this many others were asked.
+const LISTENERS: usize = 16;
+const OPENINGS: usize = 1000;
+
+fn open(name: &str) -> Nic {
+    let segment = format!("first-connect-{}", std::process::id());
+    let name = name.to_owned();
+    let config = NicConfig {
+        segment,
+        name,
+        ..NicConfig::default()
+    };
+    Nic::open_with(&config).expect("a NIC")
+}
+
+/// Requests a connection once.
+fn request(nic: &Nic) -> VipError {
+    let ptag = nic.create_ptag().expect("a tag");
+    let vi = nic.vi(&ptag);
+    let vi = vi.reliability(ReliabilityLevel::ReliableDelivery).build();
+    let vi = vi.expect("a VI");
+    let address = |name: &[u8]| nic.local_address(name).expect("an address");
+    let refused = vi.connect(&address(b"client"), &address(b"server"), TIMEOUT);
+    refused.map(drop).expect_err("the server rejects all")
+}
+
+#[test]
+fn first_request_after_opening_reaches_a_waiting_server() {
+    let server = open("SERVER");
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..LISTENERS {
+            scope.spawn(|| {
+                let address = server.local_address(b"server").expect("an address");
+                while !is_over.load(Ordering::Relaxed) {
+                    match server.connect_wait(&address, Timeout::After(Duration::from_millis(100)))
+                    {
+                        Ok(request) => request.reject().expect("a request that waits"),
+                        Err(VipError::Timeout) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+        // All of them wait.
+        let first = open("FIRST");
+        while request(&first) == VipError::NoMatch {}
+        let refused: Vec<_> = (0..OPENINGS)
+            .map(|_| request(&open("CLIENT")))
+            .filter(|error| *error != VipError::Reject)
+            .collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(
+            refused.is_empty(),
+            "{} of {OPENINGS}: {refused:?}",
+            refused.len()
+        );
+    });
+}
