@@ -46,16 +46,11 @@ fn nothing_stays_of_a_process_that_was_killed() {
         }
         drop(process);
     }
-    wait_for("the program to be gone from the interface", || {
-        (!has_program(&wire.left)).then_some(())
-    });
-    wait_for("the interface to be as it was", || {
-        (!is_promiscuous(&wire.left)).then_some(())
-    });
+    wait_until_plain(&wire.left);
     // The last one's queue is free at once, or soon enough for a port to wait for it.
     let mut left = open(&wire.left, left_config());
     assert!(has_program(&wire.left));
     settle(&mut left, &mut right);
     drop(left);
-    assert!(!has_program(&wire.left));
+    wait_until_plain(&wire.left);
 }

@@ -48,6 +48,14 @@ fn is_promiscuous(left: &Namespace) -> bool {
             .contains("01:10:18:01:00:04")
 }
 
+/// Waits until nothing of a port is left at the interface of the left end. A child that another test starts has the
+/// descriptors of the port as well, until it executes its program.
+fn wait_until_plain(left: &Namespace) {
+    wait_for("the interface to be as it was", || {
+        (!has_program(left) && !is_promiscuous(left)).then_some(())
+    });
+}
+
 /// A wire that is known to carry frames, both ways.
 fn wire(mtu_bytes: u32) -> Wire {
     let wire = Wire::new(mtu_bytes);
