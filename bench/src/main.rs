@@ -6,6 +6,7 @@ use clap::Parser;
 use vibench::cli::Cli;
 
 fn main() -> ExitCode {
+    vipl::logger::install("vibench");
     match Cli::try_parse() {
         Ok(cli) => vibench::run(cli),
         Err(error) => vibench::explain(&error),

@@ -88,7 +88,7 @@ fn a_corrupt_configuration_is_refused_with_file_line_and_key() {
 }
 
 #[test]
-fn an_unknown_device_is_refused_quietly_and_on_request_with_those_there_are() {
+fn unknown_device_is_refused_with_those_there_are() {
     let installation = Installation::new();
     let segment = Scratch::in_memory("segment");
     let scratch = Scratch::new("device");
@@ -98,12 +98,73 @@ fn an_unknown_device_is_refused_quietly_and_on_request_with_those_there_are() {
         server.env("VIADUCT_CONFIG", &config).args(["-d", "VINIC7"]);
         server
     };
-    // Programs probe for device names: that is no error of the library.
     let said = refusal(&mut server());
     assert_says(&said, &["VINIC7", "VIP_INVALID_PARAMETER"]);
+    assert_says(
+        &said,
+        &["vipl: warn: no NIC is called \"VINIC7\"; there are VINIC0"],
+    );
+    // Who probes for device names can have it quiet.
+    let said = refusal(server().env("VIADUCT_LOG", "error"));
     assert!(!said.contains("vipl: "), "{said}");
-    let said = refusal(server().env("VIADUCT_LOG", "debug"));
-    assert_says(&said, &["no NIC is called \"VINIC7\"", "VINIC0"]);
+}
+
+/// Both ends on a file system that has room for the segment, and for no ring.
+#[test]
+fn connection_without_memory_for_its_ring_fails_at_once_and_says_why() {
+    let installation = Installation::new();
+    let scratch = Scratch::new("rings");
+    let directory = scratch.file("small");
+    fs::create_dir(&directory).expect("room");
+    let config = NicText::shm(&directory).write(&scratch, "nic.toml");
+    let mut server = program("unshare");
+    server.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    server.arg("mount -t tmpfs -o size=256k tmpfs \"$0\" && exec \"$@\"");
+    server
+        .arg(&directory)
+        .arg(installation.program("EchoServer"));
+    server.env("VIADUCT_CONFIG", &config);
+    let mut server = Running::start("server", &mut server);
+    server.wait_for("EchoServer: listening", PATIENCE);
+    let mut client = program("nsenter");
+    client.arg(format!("--mount=/proc/{}/ns/mnt", server.id()));
+    client
+        .arg("--")
+        .arg(installation.program("EchoClient"))
+        .arg("localhost");
+    let said = refusal(client.env("VIADUCT_CONFIG", &config));
+    assert_says(
+        &said,
+        &[
+            "no memory for the ring",
+            "No space left on device",
+            "0 MiB in all",
+            "directory",
+            "VIP_NOT_REACHABLE",
+        ],
+    );
+    server.kill();
+}
+
+#[test]
+fn file_size_limit_is_an_error_of_the_call() {
+    let installation = Installation::new();
+    let segment = Scratch::in_memory("file-size");
+    let scratch = Scratch::new("file-size");
+    let capture = scratch.file("frames");
+    let config = NicText::shm(segment.path()).key("capture", format!("{capture:?}"));
+    let config = config.write(&scratch, "nic.toml");
+    let limited = |bytes: u32| {
+        let mut server = program("prlimit");
+        server.arg(format!("--fsize={bytes}")).arg("--");
+        server.arg(installation.program("EchoServer"));
+        refusal(server.env("VIADUCT_CONFIG", &config))
+    };
+    let said = limited(4096);
+    assert_says(
+        &said,
+        &["set the length of", "File too large", "VIP_ERROR_RESOURCE"],
+    );
 }
 
 #[test]

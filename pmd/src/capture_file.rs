@@ -1,24 +1,50 @@
 //! Files that captured frames are written to: what passes on a network is for their owner alone.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use nix::unistd::geteuid;
 use pmd_port::descriptor_number::above_standard_streams;
+use pmd_port::file_size::max_file_bytes;
 
 /// Permission bits of every such file.
 const MODE: u32 = 0o600;
 /// Attempts at a path whose file comes and goes.
 const TRIES: u32 = 8;
 
+/// A file that frames are written to.
+#[derive(Debug)]
+pub struct CaptureFile {
+    file: File,
+    written_bytes: u64,
+    /// RLIMIT_FSIZE.
+    max_bytes: u64,
+}
+
+impl Write for CaptureFile {
+    /// Writes as [`File`] does, but gives EFBIG at RLIMIT_FSIZE, where SIGXFSZ would end the process.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() as u64 > self.max_bytes.saturating_sub(self.written_bytes) {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        }
+        let written = self.file.write(bytes)?;
+        self.written_bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// Creates a file with mode 0600, or empties an existing regular file of this user and gives it that mode.
 ///
 /// # Errors
 /// Those of the file system. [`ErrorKind::InvalidInput`] for an existing file that is not a regular one (a symbolic
 /// link is not followed), belongs to another user or has a second name.
-pub fn create(path: &Path) -> io::Result<File> {
+pub fn create(path: &Path) -> io::Result<CaptureFile> {
     for _ in 0..TRIES {
         let mut options = OpenOptions::new();
         // O_NONBLOCK: a pipe without a reader does not hold us up.
@@ -50,8 +76,12 @@ pub fn create(path: &Path) -> io::Result<File> {
     Err(ErrorKind::ResourceBusy.into())
 }
 
-fn numbered(file: File) -> io::Result<File> {
-    above_standard_streams(file.into()).map(File::from)
+fn numbered(file: File) -> io::Result<CaptureFile> {
+    Ok(CaptureFile {
+        file: above_standard_streams(file.into()).map(File::from)?,
+        written_bytes: 0,
+        max_bytes: max_file_bytes()?,
+    })
 }
 
 /// What stands at a path.
@@ -109,7 +139,6 @@ fn check(kind: Kind, owner: u32, names: u64) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::fs;
-    use std::io::Write;
     use std::os::unix::fs::{chown, symlink};
     use std::path::PathBuf;
 

@@ -15,6 +15,7 @@ use crate::driver::Driver;
 use crate::memory::{RegionError, TagCheck};
 use crate::poller::Poller;
 use crate::progress::{TimedOut, wait};
+use crate::resource_error::ResourceError;
 use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::token::Held;
@@ -52,7 +53,7 @@ pub enum ControlError {
     /// A parameter or handle is not valid.
     InvalidParameter,
     /// A limit was reached, or the object is in use.
-    Resource,
+    Resource(ResourceError),
     /// The VI is in the wrong state.
     InvalidState,
     /// The reliability level is not supported, or differs from the peer's.
@@ -81,7 +82,7 @@ impl fmt::Display for ControlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::InvalidParameter => "a parameter or handle is not valid",
-            Self::Resource => "a limit was reached, or the object is in use",
+            Self::Resource(why) => return why.fmt(f),
             Self::InvalidState => "the VI is in the wrong state",
             Self::ReliabilityLevel => "the reliability level is not supported, or differs",
             Self::Mtu => "the maximum transfer size is not supported, or differs",
@@ -107,7 +108,7 @@ impl From<ConnectError> for ControlError {
             ConnectError::ReliabilityLevel => Self::ReliabilityLevel,
             ConnectError::MaxTransferSize => Self::Mtu,
             ConnectError::Qos => Self::Qos,
-            ConnectError::Resources => Self::Resource,
+            ConnectError::Resources => ResourceError::Connection.into(),
             ConnectError::InvalidState => Self::InvalidState,
             ConnectError::Invalid => Self::InvalidParameter,
         }
@@ -118,8 +119,14 @@ impl From<RegionError> for ControlError {
     fn from(error: RegionError) -> Self {
         match error {
             RegionError::Invalid => Self::InvalidParameter,
-            RegionError::Resource => Self::Resource,
+            RegionError::Resource(why) => Self::Resource(why),
         }
+    }
+}
+
+impl From<ResourceError> for ControlError {
+    fn from(error: ResourceError) -> Self {
+        Self::Resource(error)
     }
 }
 
@@ -154,7 +161,7 @@ fn working_poller_for<'a>(
     let poller = poller_for(held, device, instance)?;
     match poller.failure {
         None => Ok(poller),
-        Some(_) => Err(ControlError::Resource),
+        Some(_) => Err(ResourceError::NicFailed.into()),
     }
 }
 
@@ -229,7 +236,9 @@ pub(crate) fn start_listening(device: &Device, instance: u64, timeout: Duration)
         match poller.engine.start_listening(is_last_try) {
             ListenState::Listening => return Ok(()),
             ListenState::PortTaken if !is_last_try => {}
-            ListenState::PortTaken | ListenState::Failed => return Err(ControlError::Resource),
+            ListenState::PortTaken | ListenState::Failed => {
+                return Err(ResourceError::Listen.into());
+            }
         }
         drop(held);
         // No event reports that another program has begun to accept.

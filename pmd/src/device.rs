@@ -22,6 +22,7 @@ use crate::events::{AsyncEvent, EventQueue};
 use crate::fork::{self, Opening};
 use crate::instance::{self, Instances};
 use crate::log_limiter::LogLimiter;
+use crate::main_thread;
 use crate::memory::table::{RegionLimits, RegionTable};
 use crate::notify;
 use crate::open::{self, OpenError};
@@ -34,8 +35,10 @@ use crate::vi::{CqShared, Shelf, ViShared};
 
 mod attached;
 mod counters;
+mod every;
 
 pub(crate) use attached::{attach, attach_as};
+pub(crate) use every::{disown_all, wake_event_threads};
 
 use attached::Attached;
 
@@ -357,6 +360,7 @@ impl Device {
 fn begin(config: &NicConfig) -> Result<(Opening, &'static Device), OpenError> {
     crate::sync::register_barrier();
     fork::watch()?;
+    main_thread::watch();
     loop {
         let opening = Opening::begin();
         let device = find_or_make(config, format!("{config:?}"), || None)?;
@@ -373,6 +377,7 @@ fn begin(config: &NicConfig) -> Result<(Opening, &'static Device), OpenError> {
 /// returned instance is one opening of it.
 pub(crate) fn open(config: &NicConfig) -> Result<(&'static Device, u64), OpenError> {
     config.check().map_err(|e| OpenError::new(e.to_string()))?;
+    open::check_memory(config.max_vi)?;
     let (opening, device) = begin(config)?;
     if device.instances.count() == 0 {
         if device.served.load(Ordering::Relaxed) {
@@ -521,14 +526,6 @@ impl Device {
         for cq in self.cqs.iter() {
             cq.retire();
         }
-    }
-}
-
-/// In a process that was forked: no device is ours. Takes no lock, since a thread that is
-/// not here any more may hold it.
-pub(crate) fn disown_all() {
-    for device in DEVICES.iter().map_while(OnceLock::get) {
-        device.disown();
     }
 }
 

@@ -20,6 +20,7 @@ use crate::driver::Driver;
 use crate::open::OpenError;
 use crate::poller::Poller;
 use crate::progress::wait;
+use crate::resource_error::ResourceError;
 use crate::sleepers::Event;
 use crate::transport::Transport;
 
@@ -223,7 +224,7 @@ impl Poller {
             return Ok(false);
         }
         let asked = discovery.port.resolve(now_ns, host);
-        asked.map_err(|_| ControlError::Resource)?;
+        asked.map_err(|_| ResourceError::Lookups)?;
         self.serve_discovery(now_ns);
         Ok(true)
     }

@@ -6,6 +6,8 @@ use std::sync::{Condvar, Mutex, PoisonError};
 
 use vi_engine::AsyncError;
 
+use crate::main_thread;
+
 /// Error codes of an error descriptor, with the numbers of the guide (VIPL 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -216,6 +218,7 @@ impl EventQueue {
         let mut state = self
             .arrived
             .wait_while(self.lock(), |state| {
+                main_thread::take_signals();
                 state.epoch == Some(epoch) && state.waiting.is_empty()
             })
             .unwrap_or_else(PoisonError::into_inner);
@@ -231,6 +234,13 @@ impl EventQueue {
         let mut state = self.lock();
         state.epoch = Some(epoch);
         state.waiting.clear();
+    }
+
+    /// Wakes the thread that waits, which looks whether the main thread has ended.
+    pub(crate) fn wake(&self) {
+        // Under the lock it either waits, or has not looked yet.
+        let _state = self.lock();
+        self.arrived.notify_all();
     }
 
     /// Ends the epoch; what still waits concerns nobody any more.

@@ -9,8 +9,10 @@ use std::time::Instant;
 use pmd_port::stderr;
 use vi_engine::ConnId;
 
+use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::events::AsyncEvent;
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::vi::{FIELD_MASK, Kind, RawHandle};
 
 /// A consumer's error handler.
@@ -82,16 +84,20 @@ pub(crate) struct Instances {
 }
 
 impl Table {
-    fn add_tag(&mut self, device: u16, handle: u64, remote: u64) -> Option<u64> {
+    fn add_tag(&mut self, device: u16, handle: u64, remote: u64) -> Outcome<u64> {
+        let instance = self.instances.iter_mut().find(|i| i.handle == handle);
+        let instance = instance.ok_or(ControlError::InvalidParameter)?;
+        let no_memory = |_| ControlError::from(ResourceError::OutOfMemory);
+        instance.tags.try_reserve(1).map_err(no_memory)?;
+        self.tags.try_reserve(1).map_err(no_memory)?;
         loop {
             self.next_tag = (self.next_tag + 1) & FIELD_MASK;
             let number = self.next_tag;
             if number != 0 && !self.tags.contains_key(&number) {
-                let instance = self.instances.iter_mut().find(|i| i.handle == handle)?;
                 instance.tags.push(number);
                 let instance = handle;
                 self.tags.insert(number, Tag { instance, remote });
-                return Some(RawHandle::pack(Kind::Ptag, device, 1, number));
+                return Ok(RawHandle::pack(Kind::Ptag, device, 1, number));
             }
         }
     }
@@ -216,16 +222,16 @@ impl Instances {
         Some(self.lock().tags.get(&number)?.remote)
     }
 
-    /// A tag for one that the datapath process made; `None` if the opening ended meanwhile.
-    pub(crate) fn adopt_tag(&self, device: u16, handle: u64, remote: u64) -> Option<u64> {
+    /// A tag for one that the datapath process made, if the opening has not ended meanwhile.
+    pub(crate) fn adopt_tag(&self, device: u16, handle: u64, remote: u64) -> Outcome<u64> {
         self.lock().add_tag(device, handle, remote)
     }
 
-    /// A new protection tag; `None` at the limit.
-    pub(crate) fn create_tag(&self, device: u16, handle: u64, limit: u32) -> Option<u64> {
+    /// A new protection tag, if the limit allows it and the opening has not ended.
+    pub(crate) fn create_tag(&self, device: u16, handle: u64, limit: u32) -> Outcome<u64> {
         let mut table = self.lock();
         if table.tags.len() >= limit as usize {
-            return None;
+            return Err(LimitReached::all_in_use(Limit::MaxPtags, limit, LimitOf::Nic).into());
         }
         table.add_tag(device, handle, 0)
     }
@@ -378,8 +384,9 @@ mod tests {
         let instances = Instances::default();
         let [first, second] = [(); 2].map(|()| instances.open(3, 0));
         let make = |nic| instances.create_tag(3, nic, 4);
-        let tags = [make(first), make(second), make(first), make(second)].map(Option::unwrap);
-        assert_eq!(make(first), None, "the limit is for all openings");
+        let tags = [make(first), make(second), make(first), make(second)].map(Result::unwrap);
+        let reached = LimitReached::all_in_use(Limit::MaxPtags, 4u32, LimitOf::Nic);
+        assert_eq!(make(first), Err(reached.into()), "for all openings");
         let number = |tag| instances.tag(3, tag);
         assert!(tags.iter().all(|tag| number(*tag).is_some()));
         assert_eq!(instances.tag(4, tags[0]), None, "another NIC's");
@@ -397,7 +404,7 @@ mod tests {
         assert_eq!(number(again), None);
         let third = instances.open(3, 0);
         for _ in 0..4 {
-            assert!(make(third).is_some(), "nothing counts that is gone");
+            assert!(make(third).is_ok(), "nothing counts that is gone");
         }
     }
 }

@@ -21,7 +21,11 @@
 //! | `device`, `open`, `instance` | a NIC of this process, brought up and owned |
 //! | `log_limiter` | log lines that peers can cause, limited for each second |
 //! | `fork` | a NIC stays with the process that opened it |
+//! | [`logger`] | a logger for the C library and for programs |
+//! | `main_thread` | the signals of a program whose main thread has ended |
 //! | `control` | calls that are not on the data path |
+//! | [`reserve`] | memory for when the system gives no more |
+//! | `resource_error` | why a call fails with VIP_ERROR_RESOURCE |
 //! | `vi` | handles and the objects they name |
 //! | `choices` | what a VI may want of its connections beyond the guide |
 //! | `events` | asynchronous errors on their way to the consumer |
@@ -47,6 +51,8 @@ mod driver;
 mod fork;
 mod instance;
 mod log_limiter;
+pub mod logger;
+mod main_thread;
 mod memory;
 mod neighbours;
 mod open;
@@ -55,6 +61,8 @@ mod poller;
 mod post;
 mod progress;
 mod queue;
+pub mod reserve;
+mod resource_error;
 mod sleepers;
 mod sync;
 mod sys;
@@ -80,7 +88,8 @@ pub use choices::{Agreement, ViChoices};
 pub use control::{ControlError, LEVELS_SUPPORTED, RDMA_READ_LEVELS};
 pub use instance::Handler;
 pub use memory::{LockPolicy, SharedMemory, obey_ptrace_rules};
-pub use open::OpenError;
+pub use open::{OpenError, check_nic, check_process};
+pub use resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 pub use sys::raise_descriptor_limit;
 pub use vi::ViSettings;
 pub use vi_engine::EndpointState;

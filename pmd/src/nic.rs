@@ -42,6 +42,13 @@ fn nic(handle: u64) -> Outcome<&'static Device> {
         .ok_or(ControlError::InvalidParameter)
 }
 
+/// Logs a line about the NIC of an object, by the object's handle, unless there are too many.
+pub fn log_limited(handle: u64, level: log::Level, line: core::fmt::Arguments<'_>) {
+    if let Some(device) = device_of(RawHandle::unpack(handle).device) {
+        device.log_limited(level, line);
+    }
+}
+
 #[inline]
 fn vi(handle: u64) -> Outcome<&'static ViShared> {
     vi_of(handle).ok_or(ControlError::InvalidParameter)
@@ -147,7 +154,6 @@ pub fn create_ptag(handle: u64) -> Outcome<u64> {
     device
         .instances
         .create_tag(device.number(), handle, device.config.max_ptags)
-        .ok_or(ControlError::Resource)
 }
 
 /// Ends a protection tag that nothing uses (VIPL 3.4.2).

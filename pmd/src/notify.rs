@@ -26,6 +26,7 @@ use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::instance;
 use crate::progress::wait;
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViShared, cq_of, vi_of};
@@ -236,7 +237,9 @@ impl<S: Source> Notifier<S> {
             return Offered::Refused(handler, error);
         }
         if requests.waiting.len() + requests.owed.len() >= limit {
-            return Offered::Refused(handler, ControlError::Resource);
+            let key = Limit::MaxNotifiesPerQueue;
+            let reached = LimitReached::all_in_use(key, limit as u64, LimitOf::Queue);
+            return Offered::Refused(handler, reached.into());
         }
         requests.waiting.push_back(handler);
         self.changed.notify_one();
@@ -345,7 +348,7 @@ pub fn notify(handle: u64, queue: Queue, handler: QueueHandler) -> Outcome<()> {
         Queue::Receive => &vi.recv_cq,
     };
     if cq.load(Ordering::Relaxed) != 0 {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::ReportsToCq.into());
     }
     let nic = vi.instance();
     vi.notify.slot(queue).ask(

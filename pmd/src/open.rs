@@ -1,10 +1,14 @@
 //! A NIC brought up from its configuration: port, layers, N_Port, engine.
 
+mod here;
 mod ports;
+
+pub use here::{check_nic, check_process};
 
 use std::error::Error;
 use std::fs;
 use std::io::BufWriter;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,6 +18,7 @@ use fcvi_frame::fc::NPortId;
 use fcvi_frame::fcoe;
 use pmd_port::layer::{fault, pcapng};
 use pmd_port::shm::directory::{Directory, FileLock};
+use pmd_port::thread::has_memory;
 use pmd_port::{Capabilities, Port};
 use vi_engine::login::LoginConfig;
 use vi_engine::vn_port::VnPort;
@@ -89,6 +94,25 @@ struct Station {
     claim: Option<Claim>,
 }
 
+/// Checks that there is memory for a NIC with so many VIs. What makes the NIC takes it for granted:
+/// it is made of hundreds of parts, and once.
+pub(crate) fn check_memory(max_vi: u32) -> Result<(), OpenError> {
+    /// More than a NIC takes without any VI, and than each VI adds before it is made.
+    const FIXED_BYTES: usize = 8 << 20;
+    const BYTES_PER_VI: usize = 4096;
+    /// For its segment or rings, and its threads.
+    const MAPPINGS: usize = 64;
+    let bytes = FIXED_BYTES + max_vi as usize * BYTES_PER_VI;
+    if has_memory(bytes, MAPPINGS) {
+        return Ok(());
+    }
+    Err(OpenError::new(format!(
+        "no memory is left: {} KiB wanted, in {MAPPINGS} mappings; look at RLIMIT_AS (ulimit -v) and \
+         vm.max_map_count",
+        bytes >> 10
+    )))
+}
+
 /// Builds the poller of a device.
 pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     match device.config.transport {
@@ -97,17 +121,37 @@ pub(crate) fn poller(device: &'static Device) -> Result<Poller, OpenError> {
     }
 }
 
+/// The scope of the host address of a NIC that speaks VI/TCP: the number of the interface that a link-local one is of.
+fn tcp_scope(config: &NicConfig) -> Result<u32, OpenError> {
+    let scope = config.own_host().scope();
+    scope.map_err(|error| OpenError::new(error.to_string()))
+}
+
+/// Where a NIC that speaks VI/TCP listens.
+fn tcp_address(config: &NicConfig) -> Result<SocketAddr, OpenError> {
+    Ok(match config.own_host().ip() {
+        IpAddr::V4(host) => SocketAddr::from((host, config.tcp_port)),
+        IpAddr::V6(host) => SocketAddrV6::new(host, config.tcp_port, 0, tcp_scope(config)?).into(),
+    })
+}
+
 /// The poller of a NIC that speaks VI/TCP.
 fn stream_poller(device: &'static Device) -> Result<Poller, OpenError> {
     let config = &device.config;
     let max_vi = config.max_vi.min(MAX_VI);
+    let mut address = tcp_address(config)?;
+    // Some port: others of this host may have the NIC's, and share it.
+    address.set_port(0);
+    vitcp::try_bind(address).map_err(|error| {
+        let host = config.own_host();
+        OpenError::new(format!(
+            "host = \"{host}\": {error}: it must be an address of this host (`ip address` lists them)"
+        ))
+    })?;
     let settings = vitcp::Settings {
         host: config.host_address(),
         port: config.tcp_port,
-        scope: config
-            .own_host()
-            .scope()
-            .map_err(|error| OpenError::new(error.to_string()))?,
+        scope: tcp_scope(config)?,
         max_vi,
         max_incoming: config.max_incoming,
         max_in_flight: config.max_in_flight,

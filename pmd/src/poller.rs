@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use fcvi_frame::fc::NPortId;
 use pmd_port::{BURST, MbufBatch, PortEvent, PortFailure, WakeSource};
 use vi_engine::{EndpointState, Engine, Host, Pumped, ViIndex};
 
@@ -11,11 +10,11 @@ use crate::coalesce::Coalescer;
 use crate::datapath::Datapath;
 use crate::discovery::Discovery;
 use crate::doorbell::Doorbells;
-use crate::events::AsyncEvent;
 use crate::neighbours::Neighbours;
 use crate::open::Claim;
-use crate::sleepers::Event;
 use crate::transport::Transport;
+
+mod port_events;
 
 /// VIs that are served in one turn.
 const TURN_BUDGET_VIS: usize = 16;
@@ -60,6 +59,8 @@ pub(crate) struct Poller {
     worked: bool,
     /// Why the port carries nothing any more.
     pub(crate) failure: Option<PortFailure>,
+    /// It was logged that memory for a ring could not be had.
+    ring_failure_told: bool,
     /// Turns taken, and turns that did something.
     pub(crate) turns: u64,
     pub(crate) busy_turns: u64,
@@ -95,6 +96,7 @@ impl Poller {
             port_events: Vec::with_capacity(64),
             armed: None,
             failure: None,
+            ring_failure_told: false,
             turns: 0,
             busy_turns: 0,
             timed_turns: 0,
@@ -485,68 +487,6 @@ impl Poller {
     fn read_clock(&mut self) -> u64 {
         self.worked = false;
         self.clock.now_ns()
-    }
-
-    /// Handles what the port reports: ports that joined and left, and its failure. True if it reported anything.
-    pub(crate) fn serve_port_events(&mut self, now_ns: u64) -> bool {
-        let reported = self.path.port.events(&mut self.port_events);
-        if reported {
-            self.handle_port_events(now_ns);
-        }
-        reported
-    }
-
-    fn handle_port_events(&mut self, now_ns: u64) {
-        // Taken out and put back, so that the engine can be called in between.
-        let mut events = core::mem::take(&mut self.port_events);
-        self.path.happened |= Event::CONTROL;
-        for event in events.drain(..) {
-            let (mac, joined) = match event {
-                PortEvent::Joined(n) => (n.mac, true),
-                PortEvent::Left(n) => (n.mac, false),
-                PortEvent::MtuChanged(change) => {
-                    self.path.note_mtu(change);
-                    continue;
-                }
-                PortEvent::Failed(failure) => {
-                    self.fail_port(now_ns, failure);
-                    continue;
-                }
-            };
-            let Some(id) = NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]])) else {
-                continue;
-            };
-            if joined {
-                self.neighbours.joined(id);
-                let host = self.neighbours.own_host();
-                if let Some(engine) = self.engine.fc_vi_mut() {
-                    engine.port_joined(now_ns, host, id, &mut self.path);
-                }
-            } else {
-                self.neighbours.left(id);
-                if let Some(engine) = self.engine.fc_vi_mut() {
-                    engine.peer_lost(now_ns, id, &mut self.path);
-                }
-            }
-        }
-        self.port_events = events;
-    }
-
-    /// The port carries nothing any more (VIPL 6.3.1): every VI goes to Error, whoever waits
-    /// learns of it, and every opening is told. What is left can be taken down in order.
-    #[cold]
-    fn fail_port(&mut self, now_ns: u64, failure: PortFailure) {
-        if self.failure.replace(failure).is_some() {
-            return;
-        }
-        let port = self.path.port.capabilities();
-        log::error!("{} {}: {failure}", port.driver, port.device);
-        self.path.fail_port();
-        if let Some(engine) = self.engine.fc_vi_mut() {
-            engine.port_lost(now_ns, &mut self.path);
-        }
-        self.path.events.push(AsyncEvent::of_nic());
-        self.path.happened = Event::ALL;
     }
 
     #[cold]

@@ -182,8 +182,7 @@ pub(crate) fn start(
     let core = if is_served { None } else { core_of(device)? };
     let name = &device.config.name;
     let spawn = |role: &str, run: Box<dyn FnOnce() + Send>| {
-        let builder = std::thread::Builder::new().name(format!("{role}-{name}"));
-        sys::without_signals(|| builder.spawn(run))
+        sys::start_thread(format!("{role}-{name}"), run)
             .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))
     };
     if !is_served {
@@ -207,13 +206,17 @@ fn core_of(device: &Device) -> Result<Option<core_affinity::CoreId>, OpenError> 
     if device.config.progress == Progress::Inline {
         return Ok(None);
     }
+    find_core(device.config.core).map(Some)
+}
+
+/// The core of this number, or the last one that this process may use.
+pub(crate) fn find_core(wanted: Option<usize>) -> Result<core_affinity::CoreId, OpenError> {
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let ids: Vec<usize> = cores.iter().map(|c| c.id).collect();
-    let wanted = device.config.core.or_else(|| ids.last().copied());
+    let wanted = wanted.or_else(|| ids.last().copied());
     cores
         .into_iter()
         .find(|c| Some(c.id) == wanted)
-        .map(Some)
         .ok_or_else(|| {
             let known: Vec<String> = ids.iter().map(usize::to_string).collect();
             let wanted = wanted.map_or("any".into(), |core| core.to_string());

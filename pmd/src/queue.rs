@@ -9,6 +9,9 @@
 //! `reaped`. Each index has one writer at a time, so each slot has one owner.
 
 use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+use std::alloc::{Layout, alloc_zeroed};
 
 use crossbeam_utils::CachePadded;
 use pmd_port::mapping::Watch;
@@ -180,15 +183,26 @@ pub(crate) enum Reaped {
     Empty,
 }
 
+/// So many zeros; `None` if there is no memory.
+fn zeroed_slice<T>(count: usize) -> Option<Box<[MaybeUninit<T>]>> {
+    let layout = Layout::array::<MaybeUninit<T>>(count).ok()?;
+    assert_ne!(layout.size(), 0);
+    // SAFETY: the layout is not empty.
+    let memory = NonNull::new(unsafe { alloc_zeroed(layout) })?;
+    let slice = NonNull::slice_from_raw_parts(memory.cast::<MaybeUninit<T>>(), count);
+    // SAFETY: from the global allocator, with the layout of this slice, and of nobody else.
+    Some(unsafe { Box::from_raw(slice.as_ptr()) })
+}
+
 impl WorkQueue {
-    /// A queue for `depth` descriptors. The memory of its slots is
+    /// A queue for `depth` descriptors; `None` if there is no memory. The memory of its slots is
     /// taken from the system when slots are first used.
-    pub(crate) fn new(depth: u32) -> Self {
+    pub(crate) fn new(depth: u32) -> Option<Self> {
         let limit = depth.max(1);
         let depth = limit.max(2).next_power_of_two();
-        let slots = Box::<[UnsafeCell<Slot>]>::new_zeroed_slice(depth as usize);
-        let contexts = Box::<[UnsafeCell<usize>]>::new_zeroed_slice(depth as usize);
-        Self {
+        let slots = zeroed_slice::<UnsafeCell<Slot>>(depth as usize)?;
+        let contexts = zeroed_slice::<UnsafeCell<usize>>(depth as usize)?;
+        Some(Self {
             // SAFETY: integers, `DataSegment`s of integers, an `Option<Box>` and an `Option` of a
             // transparent reference are all valid as zero bytes.
             slots: unsafe { slots.assume_init() },
@@ -201,7 +215,7 @@ impl WorkQueue {
             reaped: CachePadded::new(AtomicU32::new(0)),
             post_end: CachePadded::new(Token::new(PostEnd::default())),
             reap_end: CachePadded::new(Token::new(ReapEnd::default())),
-        }
+        })
     }
 
     #[inline]
@@ -458,7 +472,7 @@ mod tests {
 
     #[test]
     fn descriptors_come_back_in_order_and_a_full_queue_says_so() {
-        let queue = WorkQueue::new(4);
+        let queue = WorkQueue::new(4).unwrap();
         for round in 0..5u64 {
             for i in 0..4 {
                 let mut end = queue.post_end.hold();
@@ -488,7 +502,7 @@ mod tests {
 
     #[test]
     fn descriptors_are_found_by_their_distance_from_the_oldest() {
-        let queue = WorkQueue::new(4);
+        let queue = WorkQueue::new(4).unwrap();
         let post = |address| {
             let mut end = queue.post_end.hold();
             assert!(queue.post(&mut end, |slot| slot.address = address));
@@ -516,7 +530,7 @@ mod tests {
     #[test]
     fn the_limit_is_the_one_that_was_asked_for() {
         for limit in [1, 2, 3, 5, 8] {
-            let queue = WorkQueue::new(limit);
+            let queue = WorkQueue::new(limit).unwrap();
             for _ in 0..limit {
                 assert!(queue.post(&mut queue.post_end.hold(), |_| ()));
             }

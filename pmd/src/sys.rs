@@ -4,9 +4,11 @@
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use pmd_port::descriptor_number::above_standard_streams;
+use pmd_port::thread;
 
 /// The index of a network interface, by its name.
 pub(crate) fn interface_index(name: &str) -> Option<u32> {
@@ -211,6 +213,62 @@ pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
     }
     done
+}
+
+/// The signals that a thread blocks.
+pub(crate) struct SignalMask(libc::sigset_t);
+
+impl SignalMask {
+    pub(crate) fn of_this_thread() -> Self {
+        let mut mask = core::mem::MaybeUninit::<libc::sigset_t>::zeroed();
+        // SAFETY: no new mask is given; the old one is written. It cannot fail.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), mask.as_mut_ptr()) };
+        // SAFETY: all zeros are a set, too: the empty one.
+        Self(unsafe { mask.assume_init() })
+    }
+
+    /// Has this thread block these and no others.
+    pub(crate) fn set(&self) {
+        // SAFETY: an initialised set is read, and nothing is written.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, core::ptr::null_mut())
+        };
+    }
+}
+
+/// Is this the thread that the process began with, or the one that was forked?
+pub(crate) fn is_main_thread() -> bool {
+    // SAFETY: takes and touches nothing.
+    let thread = unsafe { libc::gettid() };
+    // SAFETY: as above.
+    thread == unsafe { libc::getpid() }
+}
+
+/// Has a function called when this thread ends, but not when the process does. Rust's own thread locals are not
+/// dropped when the main thread ends by pthread_exit(3).
+pub(crate) fn at_end_of_this_thread(function: extern "C" fn()) -> io::Result<()> {
+    extern "C" fn call(function: *mut libc::c_void) {
+        // SAFETY: the pointer that was made of such a function below.
+        let function: extern "C" fn() = unsafe { core::mem::transmute(function) };
+        function();
+    }
+    let checked = |error: libc::c_int| match error {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    };
+    let mut key = 0;
+    // SAFETY: a number of this frame is written; the function lives as long as the process.
+    checked(unsafe { libc::pthread_key_create(&raw mut key, Some(call)) })?;
+    // SAFETY: the key was made just now; its value is not looked at but by `call`.
+    checked(unsafe { libc::pthread_setspecific(key, function as *const libc::c_void) })
+}
+
+/// Starts a thread that blocks the signals from outside.
+pub(crate) fn start_thread(
+    name: String,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    without_signals(|| thread::start(name, run))
 }
 
 /// Has three functions called around every fork(2) of this process: before it, after it in

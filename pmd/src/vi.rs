@@ -106,8 +106,9 @@ pub(crate) struct ViShared {
 }
 
 impl ViShared {
-    pub(crate) fn new(device: &'static Device, index: u32, depth: u32) -> Self {
-        Self {
+    /// A VI with queues of this depth; `None` if there is no memory.
+    pub(crate) fn new(device: &'static Device, index: u32, depth: u32) -> Option<Self> {
+        Some(Self {
             device,
             index: ViIndex(index),
             live: AtomicU64::new(0),
@@ -125,10 +126,10 @@ impl ViShared {
             remote: AtomicU64::new(0),
             disconnects: AtomicU32::new(0),
             settings: Mutex::new(ViSettings::default()),
-            send: WorkQueue::new(depth),
-            recv: WorkQueue::new(depth),
+            send: WorkQueue::new(depth)?,
+            recv: WorkQueue::new(depth)?,
             notify: Box::new(ViNotify::new()),
-        }
+        })
     }
 
     /// Reads and clears the mark of a post that broke the VI; with the lock held.
@@ -315,9 +316,14 @@ impl<T> Shelf<T> {
         self.places.get(index as usize)?.get().map(|boxed| &**boxed)
     }
 
-    pub(crate) fn get_or_make(&self, index: u32, make: impl FnOnce() -> T) -> Option<&T> {
+    /// The object in a place below [`Self::len`]; `None` if there is none and `make` gives none.
+    pub(crate) fn get_or_make(&self, index: u32, make: impl FnOnce() -> Option<T>) -> Option<&T> {
         let place = self.places.get(index as usize)?;
-        Some(place.get_or_init(|| Box::new(make())))
+        if place.get().is_none() {
+            // Another thread may be first: then this one goes.
+            let _ = place.set(Box::new(make()?));
+        }
+        place.get().map(|boxed| &**boxed)
     }
 
     pub(crate) fn len(&self) -> u32 {

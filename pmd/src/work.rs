@@ -19,6 +19,7 @@ use crate::memory::TagCheck;
 use crate::post::{Header, PostRules};
 use crate::progress::wait;
 use crate::queue::{PostEnd, ReapEnd, Reaped, Slot, WorkQueue};
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sleepers::Event;
 use crate::sync::{self, Ordering};
 use crate::vi::{CqShared, ViShared, cq_at, cq_of, vi_at, vi_of};
@@ -165,11 +166,13 @@ pub unsafe fn post(
             return Err(ControlError::InvalidParameter);
         }
         if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
-            return Err(ControlError::Resource);
+            return Err(queue_full(vi));
         }
         let counted = vi.device.posting();
-        if counted.is_some_and(|counted| !counted.begin()) {
-            return Err(ControlError::Resource);
+        if let Some(counted) = counted
+            && !counted.begin()
+        {
+            return Err(counted.limit_reached().into());
         }
         // SAFETY: passed on from our caller.
         let posted = unsafe { vi.post(queue, &mut end, (address, region), context) };
@@ -289,6 +292,12 @@ fn reap_by(
     })
 }
 
+#[cold]
+fn queue_full(vi: &ViShared) -> ControlError {
+    let limit = vi.device.config.max_descriptors_per_queue;
+    LimitReached::all_in_use(Limit::MaxDescriptorsPerQueue, limit, LimitOf::Queue).into()
+}
+
 /// Takes the head of a work queue if it is complete (VIPL 3.5.2, 3.5.5).
 #[inline]
 pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
@@ -310,7 +319,7 @@ pub fn wait_done(handle: u64, queue: Queue, limit: Option<Duration>) -> Outcome<
         Queue::Receive => &vi.recv_cq,
     };
     if cq.load(Ordering::Relaxed) != 0 {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::ReportsToCq.into());
     }
     wait(vi.device, vi.event(queue), limit, || {
         match reap(vi, handle, queue) {

@@ -33,6 +33,6 @@ pub use descriptor::{Completed, CompletedOperation, Descriptor, Operation, PostE
 pub use memory::{Buffer, MemoryRegion, RdmaAccess, RdmaRegion, RemoteBuffer};
 pub use nic::{Nic, Ptag};
 pub use pmd::{Agreement, SharedMemory, ViChoices};
-pub use pmd::{environment, stderr};
+pub use pmd::{environment, logger, reserve, stderr};
 pub use types::*;
 pub use vi::{Vi, ViBuilder, ViChange};

@@ -1,9 +1,9 @@
 //! The name service of a NIC: a hosts file read once, looked up by name or by address [VIPL 3.9].
 //!
 //! The format is that of `/etc/hosts`: an address, then its names, `#` starts a comment. IPv4 addresses are kept in
-//! their IPv6-mapped form, as everywhere in a host address. `localhost` and the name of this host always mean the
-//! NIC's own address, whatever the file says about them. A line that cannot be used is skipped and counted: a file
-//! written for other programs must not keep this one from starting.
+//! their IPv6-mapped form, as everywhere in a host address. `localhost` and the name of this host mean the NIC's own
+//! address first; of the latter the addresses in the file follow. A line that cannot be used is skipped and counted, and
+//! of a file that is too long the rest: a file written for other programs must not keep this one from starting.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,9 +16,9 @@ use crate::HostAddress;
 
 /// The file of names that is read when no other is named.
 const SYSTEM_HOSTS_FILE: &str = "/etc/hosts";
-/// The largest file that is read.
-const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The most pairs of name and address that are kept; a megabyte of shortest lines holds a few more.
+/// As much of a file is read.
+const MAX_FILE_BYTES: u64 = 8 << 20;
+/// The most pairs of name and address that are kept.
 const MAX_ENTRIES: usize = 1 << 16;
 /// The most addresses of one name that are kept.
 const MAX_ADDRESSES_PER_NAME: usize = 256;
@@ -37,16 +37,27 @@ pub(crate) enum NameServiceError {
         /// What the system says.
         source: io::Error,
     },
+    /// There is no memory for the names.
+    OutOfMemory,
     /// A directory, a device or a pipe: not a file of names.
     NotAFile {
         /// The path as it was named.
         path: PathBuf,
     },
-    /// The file is longer than [`MAX_FILE_BYTES`].
-    TooLarge {
-        /// The file as it was named.
-        path: PathBuf,
-    },
+}
+
+impl NameServiceError {
+    /// The file may be all right: there is no memory or no descriptor.
+    pub(crate) fn is_for_want_of_resources(&self) -> bool {
+        match self {
+            Self::OutOfMemory => true,
+            Self::Unreadable { source, .. } => matches!(
+                source.raw_os_error(),
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+            ),
+            Self::NotAFile { .. } => false,
+        }
+    }
 }
 
 impl fmt::Display for NameServiceError {
@@ -55,15 +66,9 @@ impl fmt::Display for NameServiceError {
             Self::Unreadable { path, source } => {
                 write!(out, "hosts file {}: {source}", path.display())
             }
+            Self::OutOfMemory => out.write_str("no memory is left for the names of the hosts file"),
             Self::NotAFile { path } => {
                 write!(out, "hosts file {}: not a regular file", path.display())
-            }
-            Self::TooLarge { path } => {
-                write!(
-                    out,
-                    "hosts file {}: larger than {MAX_FILE_BYTES} bytes",
-                    path.display()
-                )
             }
         }
     }
@@ -73,7 +78,7 @@ impl std::error::Error for NameServiceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unreadable { source, .. } => Some(source),
-            Self::NotAFile { .. } | Self::TooLarge { .. } => None,
+            Self::OutOfMemory | Self::NotAFile { .. } => None,
         }
     }
 }
@@ -97,7 +102,15 @@ impl NameService {
     pub(crate) fn open(file: Option<&Path>, own: HostAddress) -> Result<Self, NameServiceError> {
         let path = file.unwrap_or(Path::new(SYSTEM_HOSTS_FILE));
         let text = match read_bounded(path) {
-            Ok(text) => text,
+            Ok((text, None)) => text,
+            Ok((text, Some(rest_bytes))) => {
+                log::warn!(
+                    "hosts file {}: its last {rest_bytes} bytes are not used, as it is longer than \
+                     {MAX_FILE_BYTES} bytes; name a shorter one with hosts_file",
+                    path.display()
+                );
+                text
+            }
             Err(NameServiceError::Unreadable { source, .. })
                 if file.is_none() && source.kind() == io::ErrorKind::NotFound =>
             {
@@ -108,7 +121,7 @@ impl NameService {
             }
             Err(error) => return Err(error),
         };
-        let (service, first_skipped) = Self::from_text(&text, own, host_name());
+        let (service, first_skipped) = Self::from_text(&text, own, host_name())?;
         if let Some((line_number, reason)) = first_skipped {
             log::warn!(
                 "hosts file {}: {} lines not used, the first is line {line_number}: {reason}",
@@ -123,11 +136,15 @@ impl NameService {
     /// IP address names itself.
     pub(crate) fn by_name(&self, name: &str, index: u64) -> Option<HostAddress> {
         let name = name.to_ascii_lowercase();
+        let mut index = usize::try_from(index).ok()?;
         if self.is_own_name(&name) {
-            return (index == 0).then_some(self.own_address);
+            if index == 0 {
+                return Some(self.own_address);
+            }
+            index -= 1;
         }
         if let Some(addresses) = self.addresses.get(&name) {
-            return addresses.get(usize::try_from(index).ok()?).copied();
+            return addresses.get(index).copied();
         }
         let literal: IpAddr = name.parse().ok()?;
         (index == 0).then(|| host_address(literal))
@@ -156,7 +173,7 @@ impl NameService {
         text: &[u8],
         own: HostAddress,
         own_name: String,
-    ) -> (Self, Option<(usize, SkipReason)>) {
+    ) -> Result<(Self, Option<(usize, SkipReason)>), NameServiceError> {
         let mut service = Self {
             own_address: own,
             own_name,
@@ -167,12 +184,19 @@ impl NameService {
         let mut first_skipped = None;
         let mut entries = 0;
         for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
+            // What a line adds is small; but these grow by copies of themselves.
+            let names = line.len().div_ceil(2);
+            let room = service.addresses.try_reserve(names.min(MAX_ENTRIES));
+            let room = room.and_then(|()| service.names.try_reserve(1));
+            if room.is_err() || pmd::reserve::is_low() {
+                return Err(NameServiceError::OutOfMemory);
+            }
             if let Err(reason) = service.add_line(line, &mut entries) {
                 service.skipped_lines += 1;
                 first_skipped.get_or_insert((index + 1, reason));
             }
         }
-        (service, first_skipped)
+        Ok((service, first_skipped))
     }
 
     fn add_line(&mut self, line: &[u8], entries: &mut usize) -> Result<(), SkipReason> {
@@ -207,7 +231,8 @@ impl NameService {
             return Err(SkipReason::BadName);
         }
         let key = name.to_ascii_lowercase();
-        if self.is_own_name(&key) {
+        // What every hosts file says of it is not an address of the NIC, and its own comes first.
+        if key == LOCALHOST || (key == self.own_name && address == self.own_address) {
             return Ok(());
         }
         if *entries == MAX_ENTRIES {
@@ -265,29 +290,34 @@ fn host_address(address: IpAddr) -> HostAddress {
     }
 }
 
-fn read_bounded(path: &Path) -> Result<Vec<u8>, NameServiceError> {
+/// Reads the whole lines of a file's first [`MAX_FILE_BYTES`]. Also gives how many bytes are left.
+fn read_bounded(path: &Path) -> Result<(Vec<u8>, Option<u64>), NameServiceError> {
     let unreadable = |source| NameServiceError::Unreadable {
         path: path.to_owned(),
         source,
     };
     // Asked before the file is opened: opening a pipe would wait for a writer.
-    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+    let metadata = std::fs::metadata(path).map_err(unreadable)?;
+    if !metadata.is_file() {
         return Err(NameServiceError::NotAFile {
             path: path.to_owned(),
         });
     }
     let mut text = Vec::new();
+    let expected_bytes = metadata.len().min(MAX_FILE_BYTES) as usize + 1;
+    text.try_reserve(expected_bytes)
+        .map_err(|_| NameServiceError::OutOfMemory)?;
     let file = File::open(path).map_err(unreadable)?;
-    let read_bytes = file
-        .take(MAX_FILE_BYTES + 1)
+    file.take(MAX_FILE_BYTES + 1)
         .read_to_end(&mut text)
         .map_err(unreadable)?;
-    if read_bytes as u64 > MAX_FILE_BYTES {
-        return Err(NameServiceError::TooLarge {
-            path: path.to_owned(),
-        });
+    if text.len() as u64 <= MAX_FILE_BYTES {
+        return Ok((text, None));
     }
-    Ok(text)
+    let lines = text.iter().rposition(|&byte| byte == b'\n');
+    text.truncate(lines.unwrap_or(0));
+    let rest_bytes = metadata.len().saturating_sub(text.len() as u64);
+    Ok((text, Some(rest_bytes)))
 }
 
 /// The name of this host in lower case; empty when the system has none that is text.

@@ -8,7 +8,6 @@ mod peer;
 
 pub use peer::{connect_peer_done, connect_peer_request, connect_peer_wait};
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -29,20 +28,19 @@ use crate::types::{
 
 mod attributes;
 mod choices;
+mod failure;
 mod management;
 mod notify;
 mod users;
 
 pub use attributes::{set_mem_attributes, set_vi_attributes};
 pub use choices::{agreement, choices, request_security, set_choices};
+pub use failure::last_error;
+use failure::{explain, failed, vi_failed};
 pub use management::autodiscovery;
 pub(crate) use notify::queue_notify;
 pub use notify::{cq_notify, recv_notify, send_notify};
 pub use users::{peer_user, request_user};
-
-thread_local! {
-    static LAST_ERROR: RefCell<Option<String>> = const { RefCell::new(None) };
-}
 
 /// The context of descriptors that belong to no object of the safe API.
 const NO_CONTEXT: usize = 0;
@@ -51,27 +49,11 @@ const NO_CONTEXT: usize = 0;
 static NAME_SERVICES: LazyLock<Mutex<HashMap<NicHandle, Arc<NameService>>>> =
     LazyLock::new(|| Mutex::new(HashMap::new()));
 
-/// Why the last failing `open_nic`, `open_nic_with` or `ns_init` of this thread failed, in words.
-pub fn last_error() -> Option<String> {
-    LAST_ERROR.with_borrow(Clone::clone)
-}
-
-fn explain(error: VipError, text: String) -> VipError {
-    // A caller's mistake is told by the return value; programs probe for device names.
-    if error == VipError::ErrorResource {
-        log::error!("{text}");
-    } else {
-        log::debug!("{text}");
-    }
-    LAST_ERROR.set(Some(text));
-    error
-}
-
 impl From<ControlError> for VipError {
     fn from(error: ControlError) -> Self {
         match error {
             ControlError::InvalidParameter => Self::InvalidParameter,
-            ControlError::Resource => Self::ErrorResource,
+            ControlError::Resource(_) => Self::ErrorResource,
             ControlError::InvalidState => Self::InvalidState,
             ControlError::ReliabilityLevel => Self::InvalidReliabilityLevel,
             ControlError::Mtu => Self::InvalidMtu,
@@ -153,7 +135,8 @@ pub fn open_nic_with(config: &NicConfig) -> Result<NicHandle> {
 /// `InvalidParameter` for a handle that is not open; `ErrorResource` if a datapath process that lives has not
 /// acknowledged it within 10 seconds: the NIC stays open and its memory registered, and the call can be made again.
 pub fn close_nic(nic_handle: NicHandle) -> Result<()> {
-    nic::close(nic_handle.into_raw())?;
+    let nic = nic_handle.into_raw();
+    nic::close(nic).map_err(|error| failed("VipCloseNic", nic, error))?;
     name_services().remove(&nic_handle);
     Ok(())
 }
@@ -205,14 +188,17 @@ pub fn counters(nic_handle: NicHandle) -> Result<Vec<(String, u64)>> {
 
 /// Makes a protection tag (VIPL 3.4.1).
 pub fn create_ptag(nic_handle: NicHandle) -> Result<PtagHandle> {
-    Ok(PtagHandle::from_raw(nic::create_ptag(
-        nic_handle.into_raw(),
-    )?))
+    let nic = nic_handle.into_raw();
+    let made = nic::create_ptag(nic);
+    let made = made.map_err(|error| failed("VipCreatePtag", nic, error))?;
+    Ok(PtagHandle::from_raw(made))
 }
 
 /// Ends a protection tag that no VI and no region uses (VIPL 3.4.2).
 pub fn destroy_ptag(nic_handle: NicHandle, ptag: PtagHandle) -> Result<()> {
-    Ok(nic::destroy_ptag(nic_handle.into_raw(), ptag.into_raw())?)
+    let nic = nic_handle.into_raw();
+    let ended = nic::destroy_ptag(nic, ptag.into_raw());
+    ended.map_err(|error| failed("VipDestroyPtag", nic, error))
 }
 
 fn raw_tag(ptag: Option<PtagHandle>) -> u64 {
@@ -235,10 +221,12 @@ pub unsafe fn register_mem(
     length_bytes: u64,
     attributes: &MemAttributes,
 ) -> Result<MemoryHandle> {
+    let nic = nic_handle.into_raw();
     let settings = attributes::mem_settings(attributes);
     // SAFETY: passed on from our caller.
-    let handle = unsafe { nic::register(nic_handle.into_raw(), address, length_bytes, &settings) };
-    Ok(MemoryHandle(handle?))
+    let handle = unsafe { nic::register(nic, address, length_bytes, &settings) };
+    let handle = handle.map_err(|error| failed("VipRegisterMem", nic, error))?;
+    Ok(MemoryHandle(handle))
 }
 
 /// Reports whether `protection` of the NIC is lenient: memory and VIs may be without a tag.
@@ -249,7 +237,9 @@ pub fn is_lenient(nic_handle: NicHandle) -> Result<bool> {
 
 /// Ends a registration (VIPL 3.4.4); nothing touches the memory any more when it returns.
 pub fn deregister_mem(nic_handle: NicHandle, address: u64, handle: MemoryHandle) -> Result<()> {
-    Ok(nic::deregister(nic_handle.into_raw(), address, handle.0)?)
+    let nic = nic_handle.into_raw();
+    let ended = nic::deregister(nic, address, handle.0);
+    ended.map_err(|error| failed("VipDeregisterMem", nic, error))
 }
 
 /// Attributes of a registration (VIPL 3.7.5).
@@ -268,21 +258,23 @@ pub fn query_mem(
 
 /// Makes a completion queue of at least so many entries (VIPL 3.6.1).
 pub fn create_cq(nic_handle: NicHandle, entries: u64) -> Result<CqHandle> {
-    Ok(CqHandle::from_raw(nic::create_cq(
-        nic_handle.into_raw(),
-        entries,
-    )?))
+    let nic = nic_handle.into_raw();
+    let made = nic::create_cq(nic, entries);
+    let made = made.map_err(|error| failed("VipCreateCQ", nic, error))?;
+    Ok(CqHandle::from_raw(made))
 }
 
 /// Ends a completion queue to which no work queue is attached (VIPL 3.6.2).
 pub fn destroy_cq(cq: CqHandle) -> Result<()> {
-    Ok(nic::destroy_cq(cq.into_raw())?)
+    let cq = cq.into_raw();
+    nic::destroy_cq(cq).map_err(|error| failed("VipDestroyCQ", cq, error))
 }
 
 /// Changes how many entries a completion queue holds at least (VIPL 3.6.3). What is in it stays,
 /// in its order; it always has an entry for every descriptor that can be posted on its work queues.
 pub fn resize_cq(cq: CqHandle, entries: u64) -> Result<()> {
-    Ok(nic::resize_cq(cq.into_raw(), entries)?)
+    let cq = cq.into_raw();
+    nic::resize_cq(cq, entries).map_err(|error| failed("VipResizeCQ", cq, error))
 }
 
 /// Makes a VI (VIPL 3.2.1).
@@ -292,23 +284,24 @@ pub fn create_vi(
     send_cq: Option<CqHandle>,
     recv_cq: Option<CqHandle>,
 ) -> Result<ViHandle> {
+    let nic = nic_handle.into_raw();
     let cq = |cq: Option<CqHandle>| cq.map_or(0, CqHandle::into_raw);
-    Ok(ViHandle::from_raw(nic::create_vi(
-        nic_handle.into_raw(),
-        &attributes::vi_settings(attributes),
-        cq(send_cq),
-        cq(recv_cq),
-    )?))
+    let settings = attributes::vi_settings(attributes);
+    let made = nic::create_vi(nic, &settings, cq(send_cq), cq(recv_cq));
+    let made = made.map_err(|error| vi_failed("VipCreateVi", nic, attributes, error))?;
+    Ok(ViHandle::from_raw(made))
 }
 
 /// Ends a VI that is Idle and has nothing on its queues (VIPL 3.2.2).
 pub fn destroy_vi(vi: ViHandle) -> Result<()> {
-    Ok(nic::destroy_vi(vi.into_raw())?)
+    let vi = vi.into_raw();
+    nic::destroy_vi(vi).map_err(|error| failed("VipDestroyVi", vi, error))
 }
 
 /// State and attributes of a VI (VIPL 3.7.3).
 pub fn query_vi(vi: ViHandle) -> Result<ViInfo> {
-    let info = nic::query_vi(vi.into_raw())?;
+    let vi = vi.into_raw();
+    let info = nic::query_vi(vi).map_err(|error| failed("VipQueryVi", vi, error))?;
     Ok(ViInfo {
         state: match info.state {
             EndpointState::Idle => ViState::Idle,
@@ -373,7 +366,11 @@ unsafe fn post(
 ) -> Result<()> {
     let (vi, region, when_full) = (vi.into_raw(), handle.0, WhenFull::Break);
     // SAFETY: passed on from our caller.
-    Ok(unsafe { work::post(vi, queue, descriptor, region, when_full, NO_CONTEXT) }?)
+    let posted = unsafe { work::post(vi, queue, descriptor, region, when_full, NO_CONTEXT) };
+    posted.map_err(|error| match queue {
+        Queue::Send => failed("VipPostSend", vi, error),
+        Queue::Receive => failed("VipPostRecv", vi, error),
+    })
 }
 
 #[inline]
@@ -401,13 +398,17 @@ pub fn recv_done(vi: ViHandle) -> Result<Done> {
 
 /// Waits for the head of the send queue (VIPL 3.5.3).
 pub fn send_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
-    let found = work::wait_done(vi.into_raw(), Queue::Send, timeout.limit())?;
+    let vi = vi.into_raw();
+    let found = work::wait_done(vi, Queue::Send, timeout.limit());
+    let found = found.map_err(|error| failed("VipSendWait", vi, error))?;
     Ok(done(found))
 }
 
 /// Waits for the head of the receive queue (VIPL 3.5.6).
 pub fn recv_wait(vi: ViHandle, timeout: Timeout) -> Result<Done> {
-    let found = work::wait_done(vi.into_raw(), Queue::Receive, timeout.limit())?;
+    let vi = vi.into_raw();
+    let found = work::wait_done(vi, Queue::Receive, timeout.limit());
+    let found = found.map_err(|error| failed("VipRecvWait", vi, error))?;
     Ok(done(found))
 }
 
@@ -453,7 +454,9 @@ pub fn connect_wait(
     local: &NetAddress,
     timeout: Timeout,
 ) -> Result<ConnectIndication> {
-    let request = nic::connect_wait(nic_handle.into_raw(), local, timeout.limit())?;
+    let nic = nic_handle.into_raw();
+    let request = nic::connect_wait(nic, local, timeout.limit());
+    let request = request.map_err(|error| failed("VipConnectWait", nic, error))?;
     Ok(ConnectIndication {
         remote: request.remote,
         attributes: remote_attributes(&request.attributes),
@@ -464,7 +467,9 @@ pub fn connect_wait(
 /// Accepts a connection request with an Idle VI (VIPL 3.3.2). After an attribute conflict
 /// the request can be accepted with another VI.
 pub fn connect_accept(conn: ConnHandle, vi: ViHandle) -> Result<()> {
-    Ok(nic::connect_accept(conn.into_raw(), vi.into_raw())?)
+    let vi = vi.into_raw();
+    let accepted = nic::connect_accept(conn.into_raw(), vi);
+    accepted.map_err(|error| failed("VipConnectAccept", vi, error))
 }
 
 /// Rejects a connection request (VIPL 3.3.3).
@@ -479,13 +484,16 @@ pub fn connect_request(
     remote: &NetAddress,
     timeout: Timeout,
 ) -> Result<ViAttributes> {
-    let attributes = nic::connect_request(vi.into_raw(), local, remote, timeout.limit())?;
+    let vi = vi.into_raw();
+    let attributes = nic::connect_request(vi, local, remote, timeout.limit());
+    let attributes = attributes.map_err(|error| failed("VipConnectRequest", vi, error))?;
     Ok(remote_attributes(&attributes))
 }
 
 /// Ends a connection and flushes both queues; legal in every state (VIPL 3.3.5).
 pub fn disconnect(vi: ViHandle) -> Result<()> {
-    Ok(nic::disconnect(vi.into_raw())?)
+    let vi = vi.into_raw();
+    nic::disconnect(vi).map_err(|error| failed("VipDisconnect", vi, error))
 }
 
 /// Sets the error handler of an opening; `None` restores the default, which logs (VIPL 3.8.1).
@@ -521,7 +529,8 @@ fn name_service(nic_handle: NicHandle) -> Result<Arc<NameService>> {
 /// Starts the name service of a NIC from a hosts file (VIPL 3.9.1).
 ///
 /// # Errors
-/// `ErrorNameservice` if it runs already; `InvalidParameter` for a file that cannot be used.
+/// `ErrorNameservice` if it runs already; `InvalidParameter` for a file that cannot be used;
+/// `ErrorResource` if there is no memory or no descriptor.
 pub fn ns_init(nic_handle: NicHandle, file: Option<&Path>) -> Result<()> {
     let info = nic::info(nic_handle.into_raw())?;
     if name_services().contains_key(&nic_handle) {
@@ -529,8 +538,12 @@ pub fn ns_init(nic_handle: NicHandle, file: Option<&Path>) -> Result<()> {
     }
     let file = file.or(info.config.hosts_file.as_deref());
     let service =
-        NameService::open(file, HostAddress(*info.host)).map_err(|e: NameServiceError| {
-            explain(VipError::InvalidParameter, format!("name service: {e}"))
+        NameService::open(file, HostAddress(*info.host)).map_err(|error: NameServiceError| {
+            let code = match error.is_for_want_of_resources() {
+                true => VipError::ErrorResource,
+                false => VipError::InvalidParameter,
+            };
+            explain(code, format!("name service: {error}"))
         })?;
     name_services().insert(nic_handle, Arc::new(service));
     Ok(())

@@ -139,3 +139,22 @@ fn one_user_has_so_many_places_and_no_more() {
     .unwrap();
     process.stop();
 }
+
+#[test]
+fn quota_that_is_used_up_is_named_with_its_value_and_use() {
+    if has_served() {
+        return;
+    }
+    let process = DatapathProcess::start(
+        "quota_that_is_used_up_is_named_with_its_value_and_use",
+        "[process.quota]\nmax_ptags = 2",
+    );
+    let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
+    let tags = [(); 2].map(|()| nic.create_ptag().unwrap());
+    assert_eq!(nic.create_ptag().err(), Some(VipError::ErrorResource));
+    let expected = "VipCreatePtag: max_ptags = 2: 2 in use by this program, 1 wanted; raise \
+                    max_ptags in [process.quota] of the datapath process";
+    assert_eq!(provider::last_error().as_deref(), Some(expected));
+    drop((tags, nic));
+    process.stop();
+}

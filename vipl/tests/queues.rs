@@ -129,6 +129,11 @@ fn a_vi_made_in_the_place_of_another_inherits_nothing() {
     }
 }
 
+/// The last call of this thread gave `ErrorResource`, and this is why.
+fn assert_reason(reason: &str) {
+    assert_eq!(vip::last_error().as_deref(), Some(reason));
+}
+
 #[test]
 fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
     let nic = open_as(|config| {
@@ -142,8 +147,14 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
     for _ in 0..3 {
         let mut tags: Vec<_> = (0..6).map(|_| vip::create_ptag(handle).unwrap()).collect();
         assert_eq!(vip::create_ptag(handle), Err(VipError::ErrorResource));
+        assert_reason(
+            "VipCreatePtag: max_ptags = 6: 6 in use on this NIC, 1 wanted; raise max_ptags in [[nic]]",
+        );
         let cqs: Vec<_> = (0..3).map(|_| vip::create_cq(handle, 1).unwrap()).collect();
         assert_eq!(vip::create_cq(handle, 1), Err(VipError::ErrorResource));
+        assert_reason(
+            "VipCreateCQ: max_cq = 3: 3 in use on this NIC, 1 wanted; raise max_cq in [[nic]]",
+        );
         let vi = || {
             vip::create_vi(
                 handle,
@@ -154,6 +165,9 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
         };
         let vis: Vec<_> = (0..5).map(|_| vi().unwrap()).collect();
         assert_eq!(vi(), Err(VipError::ErrorResource));
+        assert_reason(
+            "VipCreateVi: max_vi = 5: 5 in use on this NIC, 1 wanted; raise max_vi in [[nic]]",
+        );
         let pages: Vec<_> = (0..4).map(|_| Pages::new(1)).collect();
         let regions: Vec<_> = pages
             .iter()
@@ -162,10 +176,14 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
         assert!(regions.iter().all(|region| region.0 != 0));
         let one_more = Pages::new(1).register(handle, Some(tags[1]), false);
         assert_eq!(one_more, Err(VipError::ErrorResource));
+        assert_reason(
+            "VipRegisterMem: max_regions = 4: 4 in use on this NIC, 1 wanted; raise max_regions in [[nic]]",
+        );
 
         // What is in use is not destroyed.
         assert_eq!(vip::destroy_cq(cqs[0]), Err(VipError::ErrorResource));
         assert_eq!(vip::destroy_cq(cqs[1]), Err(VipError::ErrorResource));
+        assert_reason("VipDestroyCQ: a work queue reports to the completion queue");
         assert_eq!(
             vip::destroy_ptag(handle, tags[0]),
             Err(VipError::ErrorResource)
@@ -174,6 +192,7 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
             vip::destroy_ptag(handle, tags[1]),
             Err(VipError::ErrorResource)
         );
+        assert_reason("VipDestroyPtag: a VI or a memory region has the protection tag");
         for vi in vis {
             vip::destroy_vi(vi).unwrap();
             assert_eq!(vip::destroy_vi(vi), Err(VipError::InvalidParameter));
@@ -192,6 +211,9 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
             large.register(handle, Some(tags[0]), false),
             Err(VipError::ErrorResource)
         );
+        assert_reason(
+            "VipRegisterMem: max_registered_bytes = 65536: 69632 wanted; raise max_registered_bytes in [[nic]]",
+        );
         for tag in tags.drain(..) {
             vip::destroy_ptag(handle, tag).unwrap();
             assert_eq!(
@@ -207,6 +229,10 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
         vip::create_cq(handle, most + 1),
         Err(VipError::ErrorResource)
     );
+    let more = most + 1;
+    assert_reason(&format!(
+        "VipCreateCQ: max_cq_entries = {most}: {more} wanted; raise max_cq_entries in [[nic]]"
+    ));
 }
 
 #[test]

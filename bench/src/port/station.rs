@@ -171,6 +171,8 @@ impl Station {
                 PortEvent::Joined(_)
                 | PortEvent::Left(_)
                 | PortEvent::MtuChanged(_)
+                | PortEvent::RingFailed(_)
+                | PortEvent::Unreachable(_)
                 | PortEvent::Failed(_) => None,
             });
             std::thread::yield_now();
@@ -362,7 +364,11 @@ impl Drop for Station {
 fn refuse_failure(events: &[PortEvent]) -> Result<()> {
     let failure = events.iter().find_map(|event| match event {
         PortEvent::Failed(failure) => Some(failure),
-        PortEvent::Joined(_) | PortEvent::Left(_) | PortEvent::MtuChanged(_) => None,
+        PortEvent::Joined(_)
+        | PortEvent::Left(_)
+        | PortEvent::MtuChanged(_)
+        | PortEvent::RingFailed(_)
+        | PortEvent::Unreachable(_) => None,
     });
     failure.map_or(Ok(()), |failure| Err(Error::Port(failure.to_string())))
 }

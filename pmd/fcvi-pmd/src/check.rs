@@ -1,14 +1,14 @@
 //! The NICs of a configuration, and the process that serves them.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, TcpListener};
 use std::path::Path;
 
 use pmd::config::{Config, Idle, NicConfig, ProcessConfig, Progress, TransportKind, Who};
 
 use crate::Error;
 
-pub(crate) fn run(file: &Path, out: &mut impl Write) -> Result<(), Error> {
+pub(crate) fn run(file: &Path, here: bool, out: &mut impl Write) -> Result<(), Error> {
     let config = Config::read_to_serve(file).map_err(Error::Config)?;
     if config.nics.is_empty() {
         return Err(Error::NoNic {
@@ -29,7 +29,34 @@ pub(crate) fn run(file: &Path, out: &mut impl Write) -> Result<(), Error> {
         }
         writeln!(out, "process: {}", served(process))?;
     }
-    Ok(())
+    if !here {
+        return Ok(());
+    }
+    out.flush()?;
+    match mistakes_here(&config) {
+        mistakes if mistakes.is_empty() => Ok(writeln!(out, "it can be used on this host")?),
+        mistakes => Err(Error::Here(mistakes)),
+    }
+}
+
+/// Why the configuration cannot be used on this host.
+fn mistakes_here(config: &Config) -> Vec<String> {
+    let is_served = config.process.is_some();
+    let mut mistakes = Vec::new();
+    for nic in &config.nics {
+        let of_nic = pmd::check_nic(nic, is_served).into_iter();
+        mistakes.extend(of_nic.map(|error| format!("NIC {}: {error}", nic.name)));
+    }
+    if let Some(process) = &config.process {
+        let socket = pmd::check_process(process).err();
+        mistakes.extend(socket.map(|error| error.to_string()));
+        if let Some(address) = process.metrics
+            && let Err(error) = TcpListener::bind(address)
+        {
+            mistakes.push(Error::Metrics { address, error }.to_string());
+        }
+    }
+    mistakes
 }
 
 fn described(nic: &NicConfig) -> String {

@@ -52,6 +52,10 @@ pub enum Command {
     Check {
         /// The configuration.
         file: PathBuf,
+        /// Also check that it can be used on this host by this user now: cores, interfaces, permissions, addresses,
+        /// and the files that it names. It leaves nothing behind but the directory of the socket.
+        #[arg(long)]
+        here: bool,
     },
     /// Writes the frames of a NIC of a running process to a pcapng file.
     ///

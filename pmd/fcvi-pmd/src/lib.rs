@@ -30,6 +30,7 @@ pub mod top;
 
 mod capture;
 mod check;
+mod journal;
 mod log_writer;
 mod neighbours;
 mod paced;
@@ -38,6 +39,7 @@ mod run;
 mod service_manager;
 mod source;
 mod table;
+mod user_names;
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -92,6 +94,8 @@ pub enum Error {
         /// Why.
         error: std::io::Error,
     },
+    /// The configuration cannot be used on this host; each line says why.
+    Here(Vec<String>),
     /// The process is about to end.
     Ending,
     /// A live view was asked for where there is no terminal.
@@ -146,6 +150,7 @@ impl core::fmt::Display for Error {
                 f,
                 "metrics = \"{address}\": {error}: choose another address in [process]"
             ),
+            Self::Here(mistakes) => f.write_str(&mistakes.join("\nfcvi-pmd: ")),
             Self::Ending => f.write_str("the process is about to end"),
             Self::NoTerminal => f.write_str("no terminal to show it on: --once prints one frame"),
             Self::TerminalClosed => f.write_str("the terminal was closed"),
@@ -186,7 +191,7 @@ pub fn run(cli: &cli::Cli) -> ExitCode {
             once,
         } => source::top(process, *interval, *once, &mut out),
         cli::Command::Capture(options) => capture::run(options, &mut out),
-        cli::Command::Check { file } => check::run(file, &mut out),
+        cli::Command::Check { file, here } => check::run(file, *here, &mut out),
         cli::Command::Neighbours(options) => neighbours::run(options, &mut out),
     };
     match outcome {

@@ -5,6 +5,10 @@ use std::process::ExitCode;
 use clap::Parser;
 use fcvi_pmd::cli::Cli;
 
+/// What applications ask for must not end the process for want of memory.
+#[global_allocator]
+static ALLOCATOR: pmd::reserve::ReserveAllocator = pmd::reserve::ReserveAllocator;
+
 fn main() -> ExitCode {
     match Cli::try_parse() {
         Ok(cli) => fcvi_pmd::run(&cli),

@@ -25,6 +25,7 @@ enum Wake {
 }
 
 pub(crate) fn run(options: &NeighboursOptions, out: &mut impl Write) -> Result<(), Error> {
+    pmd::logger::install("fcvi-pmd");
     let config = Config::read(&options.config).map_err(Error::Config)?;
     let config = config.nic(&options.device).ok_or_else(|| Error::NoNic {
         device: options.device.clone(),

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::snapshot::{CounterKind, NicInfo, NicState, Snapshot, counter_kind};
+use crate::snapshot::{CounterKind, NicInfo, NicState, QuotaInfo, Snapshot, counter_kind};
 
 /// What this format is called in HTTP.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -146,7 +146,7 @@ fn nics(out: &mut Exposition, snapshot: &Snapshot) {
         up,
     );
     type Total = (&'static str, &'static str, fn(&NicInfo) -> u64);
-    let totals: [Total; 4] = [
+    let totals: [Total; 6] = [
         ("nic_received_frames_total", "Frames that came in.", |nic| {
             nic.rx_frames
         }),
@@ -162,6 +162,16 @@ fn nics(out: &mut Exposition, snapshot: &Snapshot) {
             "nic_sent_bytes_total",
             "Bytes of frames that went out.",
             |nic| nic.tx_bytes,
+        ),
+        (
+            "nic_local_messages_total",
+            "Messages that were copied from memory to memory, without frames.",
+            |nic| nic.local_messages,
+        ),
+        (
+            "nic_local_bytes_total",
+            "Bytes of messages that were copied from memory to memory.",
+            |nic| nic.local_bytes,
         ),
     ];
     for (name, help, of) in totals {
@@ -211,7 +221,7 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
         &'static str,
         fn(&crate::snapshot::ApplicationInfo) -> u64,
     );
-    let values: [Value; 6] = [
+    let values: [Value; 7] = [
         (
             Kind::Gauge,
             "application_vis",
@@ -248,6 +258,12 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
             "Descriptors completed for it.",
             |a| a.completed,
         ),
+        (
+            Kind::Counter,
+            "application_refused_calls_total",
+            "Its calls that failed because of a limit.",
+            |a| a.refused_calls,
+        ),
     ];
     for (kind, name, help, of) in values {
         let series = snapshot.applications.iter().map(|application| {
@@ -256,11 +272,34 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
                 label("nic", &application.nic),
                 label("command", &application.command),
                 label("uid", application.uid),
+                label("user", &application.user),
             ];
             (labels, of(application) as f64)
         });
         out.family(kind, (name, help), series);
     }
+    let quotas = |of: fn(&QuotaInfo) -> u64| {
+        snapshot.applications.iter().flat_map(move |application| {
+            application.quotas.iter().map(move |(key, quota)| {
+                let labels = [
+                    label("pid", application.pid),
+                    label("nic", &application.nic),
+                    label("quota", key),
+                ];
+                (labels, of(quota) as f64)
+            })
+        })
+    };
+    let limit = (
+        "application_quota",
+        "As much as the application may have, by the key of the quota.",
+    );
+    out.family(Kind::Gauge, limit, quotas(|quota| quota.limit));
+    let in_use = (
+        "application_quota_in_use",
+        "As much as the application has, by the key of the quota.",
+    );
+    out.family(Kind::Gauge, in_use, quotas(|quota| quota.in_use));
 }
 
 fn vis(out: &mut Exposition, snapshot: &Snapshot) {
@@ -331,8 +370,11 @@ mod tests {
             "viaduct_nic_events_total{nic=\"rail0\",event=\"connects\"} 13",
             "viaduct_nic_level{nic=\"rail0\",of=\"regions\"} 4",
             "viaduct_applications 2",
-            "viaduct_application_waiting_calls{pid=\"100\",nic=\"rail0\",command=\"EchoServer\",uid=\"1000\"} 1",
-            "viaduct_application_vis{pid=\"200\",nic=\"node\",command=\"solver \\\"a\\\\b\\\"\\nx\",uid=\"1001\"} 1",
+            "viaduct_application_waiting_calls{pid=\"100\",nic=\"rail0\",command=\"EchoServer\",uid=\"1000\",user=\"alice\"} 1",
+            "viaduct_application_vis{pid=\"200\",nic=\"node\",command=\"solver \\\"a\\\\b\\\"\\nx\",uid=\"1001\",user=\"bob\"} 1",
+            "viaduct_application_refused_calls_total{pid=\"100\",nic=\"rail0\",command=\"EchoServer\",uid=\"1000\",user=\"alice\"} 3",
+            "viaduct_application_quota{pid=\"100\",nic=\"rail0\",quota=\"max_vi\"} 4",
+            "viaduct_application_quota_in_use{pid=\"100\",nic=\"rail0\",quota=\"max_vi\"} 2",
             "viaduct_vis{nic=\"rail0\",state=\"Idle\"} 1",
         ] {
             assert!(text.lines().any(|other| other == line), "{line}\n{text}");
@@ -359,7 +401,7 @@ mod tests {
         assert_eq!(names.len(), all, "{text}");
         for (nic, posted) in [("rail0", 1000), ("node", 7)] {
             let series = format!(
-                "viaduct_application_posted_total{{pid=\"100\",nic=\"{nic}\",command=\"EchoServer\",uid=\"1000\"}} {posted}"
+                "viaduct_application_posted_total{{pid=\"100\",nic=\"{nic}\",command=\"EchoServer\",uid=\"1000\",user=\"alice\"}} {posted}"
             );
             assert!(text.lines().any(|line| line == series), "{series}\n{text}");
         }

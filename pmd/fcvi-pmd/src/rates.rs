@@ -16,6 +16,8 @@ pub(crate) struct NicRates {
     pub(crate) rx_bytes: f64,
     pub(crate) tx_frames: f64,
     pub(crate) tx_bytes: f64,
+    pub(crate) local_messages: f64,
+    pub(crate) local_bytes: f64,
     pub(crate) drops: f64,
 }
 
@@ -95,6 +97,8 @@ impl<'a> Interval<'a> {
             rx_bytes: rate(|nic| nic.rx_bytes),
             tx_frames: rate(|nic| nic.tx_frames),
             tx_bytes: rate(|nic| nic.tx_bytes),
+            local_messages: rate(|nic| nic.local_messages),
+            local_bytes: rate(|nic| nic.local_bytes),
             drops: rate(|nic| nic.drops().map(|(_, count)| count).sum()),
         }
     }
@@ -157,6 +161,8 @@ mod tests {
             rx_bytes: 21_000_000.0,
             tx_frames: 500.0,
             tx_bytes: 64_000.0,
+            local_messages: 5.0,
+            local_bytes: 20_480.0,
             drops: 42.0,
         };
         assert_eq!(nic, expected);

@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use pmd::attach::server::Server;
 use pmd::config::{Config, NicConfig, ProcessConfig, Quota, TransportKind};
+use pmd::logger::LEVEL_VARIABLE;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::journal;
 use crate::log_writer::LogWriter;
 use crate::service_manager::notify;
 use crate::source::Own;
@@ -31,11 +33,15 @@ pub(crate) fn run(file: &Path) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let level = env_logger::Env::default().default_filter_or("info");
-    env_logger::Builder::from_env(level)
+    let level = env_logger::Env::new().filter_or(LEVEL_VARIABLE, "info");
+    let mut builder = env_logger::Builder::from_env(level);
+    builder
         .format_target(false)
-        .target(env_logger::Target::Pipe(Box::new(log.0.clone())))
-        .init();
+        .target(env_logger::Target::Pipe(Box::new(log.0.clone())));
+    if journal::is_standard_error() {
+        builder.format(journal::write);
+    }
+    builder.init();
     log_panics(log.0.clone());
     match run_until_end(file, &log.0) {
         Ok(()) => ExitCode::SUCCESS,

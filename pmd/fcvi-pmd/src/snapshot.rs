@@ -123,6 +123,10 @@ pub struct NicInfo {
     pub tx_frames: u64,
     /// Their bytes.
     pub tx_bytes: u64,
+    /// Messages between two programs here that were copied from memory to memory, without frames.
+    pub local_messages: u64,
+    /// Their bytes.
+    pub local_bytes: u64,
     /// Every counter that `pmd::nic::counters` names; what was dropped is among them, by its reason.
     pub counters: BTreeMap<String, u64>,
 }
@@ -183,6 +187,8 @@ pub struct ApplicationInfo {
     pub command: String,
     /// Its user.
     pub uid: u32,
+    /// The name of its user; the number where it has none.
+    pub user: String,
     /// The name of the NIC.
     pub nic: String,
     /// Its VIs.
@@ -197,6 +203,19 @@ pub struct ApplicationInfo {
     pub completed: u64,
     /// Calls of it that wait: for a connection, for its end.
     pub waiting: u32,
+    /// Calls of it that failed because of a limit.
+    pub refused_calls: u64,
+    /// What it may have and has, by the keys of `[process.quota]`.
+    pub quotas: BTreeMap<String, QuotaInfo>,
+}
+
+/// A quota of an application.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaInfo {
+    /// As much as it may have.
+    pub limit: u64,
+    /// As much as it has.
+    pub in_use: u64,
 }
 
 /// A VI of an application.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pmd::EndpointState;
-use pmd::attach::server::{ApplicationStatus, NicStatus, Server, Status, ViStatus};
+use pmd::attach::server::{ApplicationStatus, NicStatus, QuotaUse, Server, Status, ViStatus};
 use pmd::config::{CONFIG_VARIABLE, Config, ProcessConfig};
 use pmd::nic::OwnState;
 
@@ -18,8 +18,10 @@ use crate::cli::ProcessOptions;
 use crate::log_writer::LogWriter;
 use crate::paced::Paced;
 use crate::snapshot::{
-    ApplicationInfo, CoreInfo, NicInfo, NicState, PeerInfo, ProcessInfo, Snapshot, ViInfo,
+    ApplicationInfo, CoreInfo, NicInfo, NicState, PeerInfo, ProcessInfo, QuotaInfo, Snapshot,
+    ViInfo,
 };
+use crate::user_names::UserNames;
 use crate::{stat, top};
 
 /// What a process knows of itself besides its status.
@@ -28,6 +30,7 @@ pub(crate) struct Own {
     log: LogWriter,
     begun: Instant,
     paced: Paced<Snapshot>,
+    users: UserNames,
 }
 
 impl Own {
@@ -37,6 +40,7 @@ impl Own {
             log,
             begun: Instant::now(),
             paced: Paced::new(),
+            users: UserNames::default(),
         }
     }
 
@@ -62,7 +66,11 @@ impl Own {
             },
             cores: cores(&status),
             nics: status.nics.iter().map(nic).collect(),
-            applications: status.applications.iter().map(application).collect(),
+            applications: status
+                .applications
+                .iter()
+                .map(|status| application(status, &self.users))
+                .collect(),
             vis: status.vis.iter().map(vi).collect(),
         }
     }
@@ -103,11 +111,13 @@ fn nic(status: &NicStatus) -> NicInfo {
         rx_bytes: count("port_rx_bytes"),
         tx_frames: count("port_tx_frames"),
         tx_bytes: count("port_tx_bytes"),
+        local_messages: count("shortcut_messages"),
+        local_bytes: count("shortcut_bytes"),
         counters,
     }
 }
 
-fn application(status: &ApplicationStatus) -> ApplicationInfo {
+fn application(status: &ApplicationStatus, users: &UserNames) -> ApplicationInfo {
     let pid = u32::try_from(status.pid).unwrap_or(0);
     // One that has just ended has no name any more.
     let command = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -117,6 +127,7 @@ fn application(status: &ApplicationStatus) -> ApplicationInfo {
         pid,
         command: command.trim_end().to_owned(),
         uid: status.uid,
+        user: users.name(status.uid),
         nic: status.nic.clone(),
         vis: status.vis,
         regions: status.regions,
@@ -124,7 +135,14 @@ fn application(status: &ApplicationStatus) -> ApplicationInfo {
         posted: status.posted,
         completed: status.completed,
         waiting: status.waiting,
+        refused_calls: status.refused_calls,
+        quotas: status.quotas.iter().map(quota).collect(),
     }
+}
+
+fn quota(quota: &QuotaUse) -> (String, QuotaInfo) {
+    let (limit, in_use) = (quota.value, quota.in_use);
+    (quota.key.to_owned(), QuotaInfo { limit, in_use })
 }
 
 fn vi(status: &ViStatus) -> ViInfo {

@@ -129,22 +129,26 @@ pub(crate) fn or_dash(text: Option<&str>) -> String {
     text.unwrap_or("-").to_owned()
 }
 
-const TRAFFIC: [Column; 6] = [
+const TRAFFIC: [Column; 8] = [
     words("NIC", 12),
     numbers("RX FRAMES", 10),
     numbers("RX BYTES", 10),
     numbers("TX FRAMES", 10),
     numbers("TX BYTES", 10),
+    numbers("LOCAL MSG", 10),
+    numbers("LOCAL BYTES", 11),
     numbers("DROPS", 10),
 ];
 
-fn traffic(nic: &NicInfo) -> [String; 6] {
+fn traffic(nic: &NicInfo) -> [String; 8] {
     [
         nic.name.clone(),
         short(nic.rx_frames),
         short(nic.rx_bytes),
         short(nic.tx_frames),
         short(nic.tx_bytes),
+        short(nic.local_messages),
+        short(nic.local_bytes),
         short(nic.drops().map(|(_, count)| count).sum()),
     ]
 }
@@ -155,7 +159,7 @@ const APPLICATION: [Column; 10] = [
     numbers("PID", 10),
     words("NIC", 12),
     words("COMMAND", 16),
-    numbers("UID", 10),
+    words("USER", 10),
     numbers("VIS", 6),
     numbers("REGIONS", 7),
     numbers("MEMORY", 7),
@@ -169,7 +173,7 @@ fn application(application: &ApplicationInfo) -> [String; 10] {
         application.pid.to_string(),
         application.nic.clone(),
         application.command.clone(),
-        application.uid.to_string(),
+        application.user.clone(),
         application.vis.to_string(),
         application.regions.to_string(),
         short(application.registered_bytes),
@@ -234,18 +238,18 @@ rail0 af_packet ens1f0 00.01.02 192.0.2.11 up
 node  shm       node   -        ::1        probing
 
 traffic
-NIC   RX FRAMES RX BYTES TX FRAMES TX BYTES DROPS
-rail0    123.5k   263.0M         7     1000     3
-node          0        0         0        0     0
+NIC   RX FRAMES RX BYTES TX FRAMES TX BYTES LOCAL MSG LOCAL BYTES DROPS
+rail0    123.5k   263.0M         7     1000        20       81920     3
+node          0        0         0        0         0           0     0
 
 drops
 NIC   REASON       COUNT
 rail0 drop_bad_crc     3
 
 applications
-PID NIC   COMMAND         UID VIS REGIONS MEMORY POSTED DONE WAITING
-100 rail0 EchoServer     1000   2       3   5.2M   1000  990       1
-200 node  solver \"a\\b\"?x 1001   1       0      0      0    0       0
+PID NIC   COMMAND        USER  VIS REGIONS MEMORY POSTED DONE WAITING
+100 rail0 EchoServer     alice   2       3   5.2M   1000  990       1
+200 node  solver \"a\\b\"?x bob     1       0      0      0    0       0
 
 VIs
 PID NIC   VI STATE     LV PEER             N_PORT   SEND RECV TX-MSG  TX-B RX-MSG RX-B
@@ -296,7 +300,8 @@ PID NIC   VI STATE     LV PEER             N_PORT   SEND RECV TX-MSG  TX-B RX-MS
         for application in &mut snapshot.applications {
             application.command.clone_from(&long);
             application.nic.clone_from(&long);
-            (application.pid, application.uid, application.vis) = (u32::MAX, u32::MAX, 4096);
+            application.user.clone_from(&long);
+            (application.pid, application.vis) = (u32::MAX, 4096);
             (application.posted, application.regions) = (u64::MAX, 65535);
             application.waiting = 4096;
         }

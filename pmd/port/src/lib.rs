@@ -43,6 +43,7 @@ pub mod descriptor_number;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod environment;
+pub mod file_size;
 pub mod fork;
 pub mod layer;
 pub mod loopback;
@@ -57,10 +58,11 @@ pub mod shm;
 mod sigbus;
 pub mod stderr;
 mod sync;
+pub mod thread;
 pub mod wake;
 
 pub use mbuf::{BURST, Mbuf, MbufBatch};
 pub use port::{
     Capabilities, Counter, MacBytes, MtuChange, Neighbour, Port, PortEvent, PortFailure, PortStats,
-    WakeSource,
+    RingFailure, WakeSource,
 };

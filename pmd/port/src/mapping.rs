@@ -228,7 +228,13 @@ impl Drop for Mapping {
         // unmapped only here; that no pointer into it is used any more is the
         // obligation of whoever took one from `as_ptr`.
         let result = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len_bytes) };
-        debug_assert_eq!(result, 0, "munmap: {}", io::Error::last_os_error());
+        // At the limit of mappings (vm.max_map_count) one that the kernel has joined with its neighbours cannot be parted
+        // from them, and stays until the process ends.
+        let error = io::Error::last_os_error();
+        debug_assert!(
+            result == 0 || error.raw_os_error() == Some(libc::ENOMEM),
+            "munmap: {error}"
+        );
     }
 }
 

@@ -73,9 +73,25 @@ pub enum PortEvent {
     Left(Neighbour),
     /// The network interface's MTU was lowered, so that frames were dropped, or is what it was again.
     MtuChanged(MtuChange),
+    /// Memory for frames to or from a station could not be had (`shm`).
+    RingFailed(RingFailure),
+    /// Frames to the station of this address were dropped since the last call, because of such a
+    /// failure.
+    Unreachable(MacBytes),
     /// The port itself failed and carries nothing any more; told once. Its buffers stay
     /// valid, and closing it works. To go on, open another one.
     Failed(PortFailure),
+}
+
+/// Why the ring of a station could not be mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingFailure {
+    /// The error number.
+    pub errno: i32,
+    /// Memory that each ring takes.
+    pub ring_bytes: u64,
+    /// Size of the file system that the segment is in; 0 if it is not known.
+    pub file_system_bytes: u64,
 }
 
 /// An MTU that is not the one that the port was opened with, or is again.

@@ -14,6 +14,7 @@ use std::io;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::fork::{self, Descriptor};
+use crate::thread;
 
 /// Descriptors that wait for their release, above which no more are to be received.
 pub const LIMIT: usize = 64;
@@ -69,9 +70,7 @@ pub fn start() -> io::Result<()> {
     }
     fork::prepare()?;
     queue.waiting.reserve(LIMIT);
-    std::thread::Builder::new()
-        .name("fd-release".into())
-        .spawn(run)?;
+    thread::start("fd-release".into(), run)?;
     queue.has_thread = true;
     Ok(())
 }

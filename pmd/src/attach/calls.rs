@@ -20,6 +20,7 @@ use crate::memory::place::Owner;
 use crate::memory::shared_memory_of;
 use crate::nic::{MemSettings, ViInfo};
 use crate::notify;
+use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
 use crate::vi::{RawHandle, ViSettings, ViShared};
 
@@ -75,7 +76,7 @@ fn notice_loss(device: &'static Device) {
 fn tell(device: &'static Device, request: &Request) -> Outcome<()> {
     match ask(device, request, None)? {
         Reply::Done => Ok(()),
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
@@ -149,10 +150,10 @@ fn hear(vi: &'static ViShared, handle: u64, connection: u16, state: EndpointStat
 
 /// Opens the NIC once more.
 pub(crate) fn open(device: &'static Device) -> Outcome<u64> {
-    let link = device.link().ok_or(ControlError::Resource)?;
+    let link = device.link().ok_or(ControlError::InvalidParameter)?;
     match link.ask_within(&Request::Open, PATIENCE)? {
         Reply::Handle(remote) => Ok(remote),
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
@@ -190,18 +191,15 @@ pub(crate) fn close(
         device.config.name,
         limit.as_millis()
     );
-    Err(ControlError::Resource)
+    Err(ResourceError::ProcessGone.into())
 }
 
 pub(crate) fn create_ptag(device: &'static Device, nic: u64) -> Outcome<u64> {
     let remote = remote_nic(device, nic)?;
     let Reply::Handle(tag) = ask(device, &Request::CreatePtag { nic: remote }, None)? else {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::ProcessAnswer.into());
     };
-    device
-        .instances
-        .adopt_tag(device.number(), nic, tag)
-        .ok_or(ControlError::InvalidParameter)
+    device.instances.adopt_tag(device.number(), nic, tag)
 }
 
 pub(crate) fn destroy_ptag(device: &'static Device, nic: u64, ptag: u64) -> Outcome<()> {
@@ -241,10 +239,8 @@ pub(crate) unsafe fn register(
     let remote = remote_nic(device, nic)?;
     let writable = device.regions.look(address, length_bytes)?;
     // Of whole pages, as it is registered.
-    let offered = shared_memory_of(address, length_bytes).map_err(|error| {
-        log::error!("memory cannot be offered to the datapath process: {error}");
-        ControlError::Resource
-    })?;
+    let offered = shared_memory_of(address, length_bytes);
+    let offered = offered.map_err(|error| ResourceError::offer(&error))?;
     let (fd, shared_at) = match offered {
         Some(offered) => {
             if offered.is_own {
@@ -267,7 +263,7 @@ pub(crate) unsafe fn register(
         shared_at,
     };
     let Reply::Region(region) = ask(device, &request, fd)? else {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::ProcessAnswer.into());
     };
     // Once more, where whoever closes the opening or ends the tag finds the region, or is found.
     let admit = || {
@@ -358,7 +354,7 @@ pub(crate) fn create_vi(
         },
     };
     let Reply::Handle(remote) = ask(device, &request, None)? else {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::ProcessAnswer.into());
     };
     let made = crate::control::adopt_vi(device, nic, settings, cqs, remote);
     if made.is_err() {
@@ -435,7 +431,7 @@ fn query_state(vi: &'static ViShared, handle: u64) -> Outcome<EndpointState> {
             let _is_at_it = hear(vi, handle, remote.connection, state_of(state));
             Ok(vi.state())
         }
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
@@ -483,7 +479,7 @@ pub(crate) fn choices(vi: &'static ViShared, handle: u64) -> Outcome<ViChoices> 
     let vi_there = remote_vi(vi, handle)?.vi;
     match ask(vi.device, &Request::Choices { vi: vi_there }, None)? {
         Reply::Choices(choices) => Ok(choices),
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
@@ -500,14 +496,14 @@ pub(crate) fn agreement(vi: &'static ViShared, handle: u64) -> Outcome<Agreement
     let vi_there = remote_vi(vi, handle)?.vi;
     match ask(vi.device, &Request::Agreement { vi: vi_there }, None)? {
         Reply::Agreement(agreement) => Ok(agreement),
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
 pub(crate) fn request_security(device: &'static Device, conn: u64) -> Outcome<Vec<u8>> {
     match ask(device, &Request::SecurityOf { conn }, None)? {
         Reply::Security(bytes) => Ok(bytes),
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
@@ -525,7 +521,7 @@ pub(crate) fn peer_user(vi: &'static ViShared, handle: u64) -> Outcome<Option<u3
 fn user(reply: Reply) -> Outcome<Option<u32>> {
     match reply {
         Reply::User(user) => Ok(user),
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 
@@ -549,7 +545,7 @@ fn ask_for_parts<T: DeserializeOwned>(device: &'static Device, request: &Request
     if bytes.is_err() && link.is_over() {
         notice_loss(device);
     }
-    postcard::from_bytes(&bytes?).map_err(|_| ControlError::Resource)
+    postcard::from_bytes(&bytes?).map_err(|_| ResourceError::ProcessAnswer.into())
 }
 
 /// Waits until what was just posted on a VI that processes nothing is flushed (VIPL 2.4, 3.3.5), however long the poller

@@ -16,6 +16,7 @@ use crate::config::{Idle, ProcessConfig};
 use crate::device::Device;
 use crate::open::OpenError;
 use crate::patience::Patience;
+use crate::progress;
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::sys;
 
@@ -75,16 +76,7 @@ impl Core {
 
     /// Starts the thread, on its core.
     pub(super) fn start(self: &Arc<Self>) -> Result<JoinHandle<()>, OpenError> {
-        let id = core_affinity::get_core_ids()
-            .unwrap_or_default()
-            .into_iter()
-            .find(|core| core.id == self.number)
-            .ok_or_else(|| {
-                OpenError::new(format!(
-                    "core = {}: this process may not use it: see its CPU affinity and cgroup",
-                    self.number
-                ))
-            })?;
+        let id = progress::find_core(Some(self.number))?;
         let core = Arc::clone(self);
         let builder = std::thread::Builder::new().name(format!("core-{}", self.number));
         let thread = sys::without_signals(|| {

@@ -10,6 +10,7 @@ use super::listener;
 use super::message::{Reply, Request, VERSION};
 use super::socket::Socket;
 use crate::control::{ControlError, Outcome};
+use crate::resource_error::ResourceError;
 use crate::sync::{AtomicBool, Ordering};
 
 /// A process that ends closes one conversation after the other; the one that it lives by follows
@@ -30,10 +31,13 @@ pub(crate) enum Gone {
 
 impl From<Gone> for ControlError {
     fn from(gone: Gone) -> Self {
-        if let Gone::Refused(why) = gone {
-            log::error!("datapath process: {why}");
+        match gone {
+            Gone::Refused(why) => {
+                log::error!("datapath process: {why}");
+                ResourceError::ProcessRefused.into()
+            }
+            Gone::Silent => ResourceError::ProcessGone.into(),
         }
-        Self::Resource
     }
 }
 
@@ -208,7 +212,7 @@ impl Link {
             Reply::Failed(error) => Err(error),
             Reply::Refused(why) => {
                 log::error!("datapath process: {why}");
-                Err(ControlError::Resource)
+                Err(ResourceError::ProcessRefused.into())
             }
             reply => Ok(reply),
         }

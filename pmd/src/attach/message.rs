@@ -159,6 +159,22 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// Does it make something new?
+    pub(crate) fn makes(&self) -> bool {
+        matches!(
+            self,
+            Self::Open
+                | Self::CreatePtag { .. }
+                | Self::Register { .. }
+                | Self::CreateVi { .. }
+                | Self::ConnectWait { .. }
+                | Self::ConnectAccept { .. }
+                | Self::Connect { .. }
+                | Self::ConnectPeer { .. }
+                | Self::SetChoices { .. }
+        )
+    }
+
     /// Is it answered only when something happens elsewhere?
     pub(crate) fn waits(&self) -> bool {
         matches!(

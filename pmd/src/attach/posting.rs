@@ -1,5 +1,6 @@
 //! How many descriptors an attached program has posted: the datapath process allows so many.
 
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::{AtomicU32, Ordering};
 
 /// The descriptors of an attached NIC that are posted and not complete, all queues together.
@@ -52,6 +53,12 @@ impl Posting {
                 return true;
             }
         }
+    }
+
+    /// Why [`Self::begin`] gave false.
+    #[cold]
+    pub(crate) fn limit_reached(&self) -> ResourceError {
+        LimitReached::all_in_use(Limit::MaxDescriptors, self.most, LimitOf::Program)
     }
 
     /// It was not posted after all.

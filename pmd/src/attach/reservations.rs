@@ -158,6 +158,11 @@ impl UsedNames {
         }
     }
 
+    /// How many count against the limit.
+    pub(super) fn count(&self) -> u64 {
+        self.used.len() as u64
+    }
+
     fn address(&self, discriminator: Discriminator) -> NetAddress {
         NetAddress {
             host: self.host,

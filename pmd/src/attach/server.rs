@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,7 +33,7 @@ mod arrival;
 mod capture;
 mod status;
 
-pub use status::{ApplicationStatus, CoreStatus, NicStatus, Status, ViStatus};
+pub use status::{ApplicationStatus, CoreStatus, NicStatus, QuotaUse, Status, ViStatus};
 
 /// Who connects says within so long what it wants.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -392,6 +393,11 @@ fn join(session: &Arc<Session>, socket: Socket) -> io::Result<()> {
     socket.set_patience(None)?;
     socket.take_descriptors();
     session.take_calls(socket)
+}
+
+/// Checks that this process could listen at a path.
+pub(crate) fn check_socket(path: &Path) -> Result<(), OpenError> {
+    address::listen(path).map(drop)
 }
 
 /// The core of a NIC, its thread started if it is the first one there.

@@ -21,14 +21,17 @@ use crate::driver::Driver;
 use crate::memory;
 use crate::memory::place::Owner;
 use crate::nic;
+use crate::reserve;
+use crate::resource_error::{Limit, ResourceError};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::vi::{RawHandle, ViSettings};
 
 mod connecting;
 mod owned;
+mod quotas;
 mod regions;
 
-use owned::Owned;
+use owned::{Owned, all_in_use};
 
 /// An application on one NIC, as it arrives.
 pub(super) struct Arrival {
@@ -86,6 +89,8 @@ pub(super) struct Session {
     removed: AtomicBool,
     /// It was logged that shared memory of it cannot be mapped.
     warned: AtomicBool,
+    /// Calls that failed because of a limit.
+    refused: AtomicU64,
     /// The files of it that are mapped; behind its regions, which are in them.
     files: FilesOf,
     /// It has its place for as long as any thread works for it: what an application passes can
@@ -166,6 +171,7 @@ impl Session {
             pausing: (Mutex::new(()), Condvar::new()),
             removed: AtomicBool::new(false),
             warned: AtomicBool::new(false),
+            refused: AtomicU64::new(0),
             files: arrival.files,
             place: arrival.place,
         }
@@ -277,6 +283,7 @@ impl Session {
                 let _waiting = Counted::one(&self.waiting);
                 self.before();
                 let reply = self.answer(request, fds).unwrap_or_else(Reply::Failed);
+                self.note_limit(&reply);
                 self.after();
                 reply
             };
@@ -332,8 +339,10 @@ impl Session {
 
     /// The answer to a call that may be too long for one message; `None` for other calls.
     fn long_answer(&self, request: &Request) -> Option<Outcome<Vec<u8>>> {
-        // Nothing in it cannot be written.
-        let written = |bytes: postcard::Result<Vec<u8>>| bytes.map_err(|_| ControlError::Resource);
+        // It can fail only for want of memory.
+        let written = |bytes: postcard::Result<Vec<u8>>| {
+            bytes.map_err(|_| ControlError::from(ResourceError::OutOfMemory))
+        };
         let nic = |nic: &u64| self.nic(*nic);
         match request {
             Request::Counters { nic: of } => {
@@ -368,6 +377,9 @@ impl Session {
 
     fn answer(self: &Arc<Self>, request: Request, fds: Vec<OwnedFd>) -> Outcome<Reply> {
         let done = |()| Reply::Done;
+        if request.makes() && reserve::is_low() {
+            return Err(ResourceError::OutOfMemory.into());
+        }
         match request {
             Request::Open => self.open().map(Reply::Handle),
             Request::Close { nic } => self.close(nic).map(done),
@@ -431,13 +443,14 @@ impl Session {
 
     /// Another opening, whose errors go to the application.
     fn open(self: &Arc<Self>) -> Outcome<u64> {
-        if self.owned().nics.len() >= self.quota.max_calls as usize {
-            return Err(ControlError::Resource);
+        let most = self.quota.max_calls;
+        if self.owned().nics.len() >= most as usize {
+            return Err(all_in_use(Limit::MaxCalls, most));
         }
         let nic = nic::open(self.config).map_err(|error| {
             let line = format_args!("NIC {}: {error}", self.config.name);
             doors::say(log::Level::Error, line);
-            ControlError::Resource
+            ResourceError::NicFailed
         })?;
         let session = Arc::downgrade(self);
         let handler = move |event: &crate::events::AsyncEvent| {
@@ -451,13 +464,13 @@ impl Session {
         if self.over.load(Ordering::SeqCst) {
             drop(owned);
             nic::close(nic)?;
-            return Err(ControlError::Resource);
+            return Err(ResourceError::ProcessGone.into());
         }
         // Other calls may have opened it meanwhile.
-        if owned.nics.len() >= self.quota.max_calls as usize {
+        if owned.nics.len() >= most as usize {
             drop(owned);
             nic::close(nic)?;
-            return Err(ControlError::Resource);
+            return Err(all_in_use(Limit::MaxCalls, most));
         }
         owned.nics.push(nic);
         Ok(nic)
@@ -503,6 +516,8 @@ impl Session {
             waiting: self.waiting.load(Ordering::Relaxed),
             stale: counter(&self.counters.stale),
             errors_dropped: counter(&self.counters.errors_dropped),
+            refused_calls: counter(&self.refused),
+            quotas: self.quotas(&owned, file_bytes),
         }
     }
 

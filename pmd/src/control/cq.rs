@@ -4,6 +4,7 @@ use super::{ControlError, Outcome};
 use crate::cq::Room;
 use crate::device::Device;
 use crate::notify::{self, Ended};
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::vi::CqShared;
 
@@ -12,16 +13,17 @@ fn checked(device: &Device, entries: u64) -> Outcome<u32> {
     if entries == 0 {
         return Err(ControlError::InvalidParameter);
     }
+    let limit = device.config.max_cq_entries;
     u32::try_from(entries)
         .ok()
-        .filter(|entries| *entries <= device.config.max_cq_entries)
-        .ok_or(ControlError::Resource)
+        .filter(|entries| *entries <= limit)
+        .ok_or_else(|| LimitReached::exceeded(Limit::MaxCqEntries, limit, entries).into())
 }
 
 /// Makes a completion queue (VIPL 3.6.1).
 pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) -> Outcome<u64> {
     let entries = checked(device, entries)?;
-    let room = Room::new(entries).ok_or(ControlError::Resource)?;
+    let room = Room::new(entries).ok_or(ResourceError::OutOfMemory)?;
     let held = device.hold();
     if held.is_none() || !device.instances.is_open(instance) {
         return Err(ControlError::InvalidParameter);
@@ -29,7 +31,7 @@ pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) ->
     for index in 0..device.cqs.len() {
         let Some(cq) = device
             .cqs
-            .get_or_make(index, || CqShared::new(device, index))
+            .get_or_make(index, || Some(CqShared::new(device, index)))
         else {
             break;
         };
@@ -39,7 +41,7 @@ pub(crate) fn create_cq(device: &'static Device, instance: u64, entries: u64) ->
             return Ok(cq.revive(instance));
         }
     }
-    Err(ControlError::Resource)
+    Err(LimitReached::all_in_use(Limit::MaxCq, device.config.max_cq, LimitOf::Nic).into())
 }
 
 /// Changes the size of a completion queue; what is in it stays, in its order (VIPL 3.6.3). It
@@ -49,7 +51,7 @@ pub(crate) fn resize_cq(cq: &'static CqShared, handle: u64, entries: u64) -> Out
     let mut needed = checked(cq.device, entries)?.max(cq.needed_entries());
     loop {
         // The memory is made while nobody has to wait for it; more may be needed meanwhile.
-        let room = Room::new(needed).ok_or(ControlError::Resource)?;
+        let room = Room::new(needed).ok_or(ResourceError::OutOfMemory)?;
         let held = cq.device.hold();
         if !cq.is_live(handle) {
             return Err(ControlError::InvalidParameter);
@@ -74,7 +76,7 @@ pub(crate) fn destroy_cq(cq: &'static CqShared, handle: u64) -> Outcome<()> {
         return Err(ControlError::InvalidParameter);
     }
     if cq.attached.load(Ordering::Relaxed) > 0 {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::CqInUse.into());
     }
     let ended = retire(cq);
     drop(held);

@@ -7,6 +7,7 @@ use vi_engine::{ConnectCommand, ConnectError, RemoteVi};
 
 use super::{ControlError, Outcome, hold_for_connecting, poller_of, targets, timeout_ns};
 use crate::progress::wait;
+use crate::resource_error::ResourceError;
 use crate::sleepers::Event;
 use crate::vi::ViShared;
 
@@ -24,7 +25,7 @@ pub(crate) fn connect_peer_request(
     // As for a request to a server.
     poller.serve_port_events(now_ns);
     if poller.failure.is_some() {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::NicFailed.into());
     }
     let targets = targets(vi, poller, remote.host);
     let command = ConnectCommand {

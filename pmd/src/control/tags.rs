@@ -3,6 +3,7 @@
 use super::{ControlError, Outcome};
 use crate::device::Device;
 use crate::driver::Driver;
+use crate::resource_error::ResourceError;
 use crate::token::Held;
 
 /// Ends a protection tag that no VI and no region has (VIPL 3.4.2).
@@ -22,7 +23,7 @@ fn end(device: &Device, _turn: &Held<'_, Option<Driver>>, ptag: u64) -> Outcome<
     if ended {
         Ok(())
     } else {
-        Err(ControlError::Resource)
+        Err(ResourceError::TagInUse.into())
     }
 }
 

@@ -10,6 +10,7 @@ use crate::device::Device;
 use crate::driver::Driver;
 use crate::notify::{self, Ended};
 use crate::poller::Poller;
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::vi::{CqShared, ViSettings, ViShared, cq_of};
 
@@ -46,6 +47,18 @@ unsafe fn revive(
     vi.revive(instance)
 }
 
+fn all_in_use(device: &Device) -> ControlError {
+    LimitReached::all_in_use(Limit::MaxVi, device.config.max_vi, LimitOf::Nic).into()
+}
+
+/// Why there is no VI in this place.
+fn none_made(device: &Device, index: u32) -> ControlError {
+    match index < device.vis.len() {
+        true => ResourceError::OutOfMemory.into(),
+        false => all_in_use(device),
+    }
+}
+
 /// Could a VI be made, or changed, so? For a NIC whose engine is elsewhere.
 pub(crate) fn check_vi(device: &Device, settings: &ViSettings, cqs: (u64, u64)) -> Outcome<()> {
     let _turn = device.hold();
@@ -72,7 +85,7 @@ pub(crate) fn adopt_vi(
     let vi = device
         .vis
         .get_or_make(index, || ViShared::new(device, index, depth))
-        .ok_or(ControlError::Resource)?;
+        .ok_or_else(|| none_made(device, index))?;
     let mut ended = Vec::new();
     let served = |driver: &mut Driver| driver.attachment()?.served_at(vi.index);
     if served(driver).is_some() {
@@ -123,14 +136,14 @@ pub(crate) fn create_vi(
     let index = poller
         .engine
         .create_vi(attributes::params(level, settings))
-        .ok_or(ControlError::Resource)?;
+        .ok_or_else(|| all_in_use(device))?;
     let depth = device.config.max_descriptors_per_queue;
     let Some(vi) = device
         .vis
         .get_or_make(index.0, || ViShared::new(device, index.0, depth))
     else {
         poller.engine.destroy_vi(index);
-        return Err(ControlError::Resource);
+        return Err(none_made(device, index.0));
     };
     attributes::note(vi, settings, tag);
     device.regions.use_tag(tag.number());

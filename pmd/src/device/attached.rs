@@ -9,10 +9,11 @@ use crate::attach::Attachment;
 use crate::attach::link::Link;
 use crate::attach::opening;
 use crate::attach::posting::Posting;
-use crate::config::Protection;
+use crate::config::{NicConfig, Protection};
 use crate::driver::Driver;
 use crate::fork::{self, Opening};
-use crate::open::OpenError;
+use crate::main_thread;
+use crate::open::{self, OpenError};
 use crate::sync::{AtomicU32, Ordering};
 use crate::vi::ViShared;
 
@@ -148,9 +149,11 @@ pub(crate) fn attach_as(
     let _opening = Opening::begin();
     crate::sync::register_barrier();
     fork::watch()?;
+    main_thread::watch();
     if let Some(device) = attached_device(path, name, protection) {
         return device.open_again(path);
     }
+    open::check_memory(NicConfig::default().max_vi)?;
     let found = opening::attach(path, name)?;
     let config = found.config(protection)?;
     // The same NIC by another name of it is the same device (VIPL 3.1.1).

@@ -4,7 +4,7 @@
 //! overlap, on one NIC and on several, so the process counts.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use crate::memory::pages;
 
@@ -17,15 +17,39 @@ pub(crate) fn hold() -> MutexGuard<'static, Coverage> {
     LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks pages into memory; false if a limit forbids it.
-pub(crate) fn lock(base: u64, end: u64) -> bool {
-    let mut locked = hold();
-    let done = pages::lock(base, end);
-    if done {
-        locked.add(base, end);
-    }
-    done
+/// Why pages are not locked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotLocked {
+    /// Locking splits mappings, and those that it made are half of what the process may have, which
+    /// is this many (`vm.max_map_count`).
+    Mappings(u64),
+    /// mlock(2) failed with this error number.
+    System(i32),
 }
+
+/// Locks pages into memory.
+pub(crate) fn lock(base: u64, end: u64) -> Result<(), NotLocked> {
+    let mut locked = hold();
+    let max_mappings = *MAX_MAPPINGS;
+    // Each step lies between two mappings. At the limit the program could map nothing any more: no
+    // memory, no thread, no library.
+    if locked.steps.len() as u64 >= max_mappings / 2 {
+        return Err(NotLocked::Mappings(max_mappings));
+    }
+    pages::lock(base, end).map_err(NotLocked::System)?;
+    locked.add(base, end);
+    Ok(())
+}
+
+/// How many mappings this process may have.
+static MAX_MAPPINGS: LazyLock<u64> = LazyLock::new(|| {
+    /// As kernels have it that were not told otherwise.
+    const DEFAULT: u64 = 65530;
+    let text = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    text.ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(DEFAULT)
+});
 
 /// Undoes one [`lock`] of the same pages: those that no other one covers are unlocked.
 pub(crate) fn unlock(base: u64, end: u64) {

@@ -36,10 +36,11 @@ fn advise(base: u64, end: u64, advice: libc::c_int) -> Result<(), i32> {
     // SAFETY: populating page tables changes no content; a range that is not mapped
     // is an error of the call.
     let done = unsafe { libc::madvise(base as *mut _, (end - base) as usize, advice) };
-    if done == 0 {
-        return Ok(());
-    }
-    Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    if done == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+fn last_error() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
 /// Are the pages there, and may they be written? `None`: they are not there.
@@ -107,10 +108,14 @@ fn coverage(maps: &str, base: u64, end: u64) -> Option<bool> {
     None
 }
 
-/// Locks pages into memory; false if a limit forbids it.
-pub(crate) fn lock(base: u64, end: u64) -> bool {
+/// Locks pages into memory.
+///
+/// # Errors
+/// The error number of mlock(2).
+pub(crate) fn lock(base: u64, end: u64) -> Result<(), i32> {
     // SAFETY: mlock(2) changes no content and fails on what is not mapped.
-    unsafe { libc::mlock(base as *const _, (end - base) as usize) == 0 }
+    let done = unsafe { libc::mlock(base as *const _, (end - base) as usize) };
+    if done == 0 { Ok(()) } else { Err(last_error()) }
 }
 
 /// Unlocks pages. A page that is gone meanwhile needs no unlocking.

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pmd_port::descriptor_number::above_standard_streams;
+use pmd_port::file_size::set_file_length;
 
 use super::offered::Offered;
 use super::pages::PAGE_BYTES;
@@ -168,16 +169,11 @@ fn key(address: NonNull<u8>) -> u64 {
 
 /// Memory of so many bytes that nobody can make shorter or longer.
 pub(crate) fn sealed(bytes: usize) -> io::Result<OwnedFd> {
-    let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
-    let file_bytes = libc::off_t::try_from(bytes).map_err(invalid)?;
     let memory = create()?;
     let fd = memory.as_raw_fd();
-    // SAFETY: takes no memory of ours.
-    if unsafe { libc::ftruncate(fd, file_bytes) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    set_file_length(&memory, bytes as u64)?;
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    // SAFETY: likewise.
+    // SAFETY: takes no memory of ours.
     if unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, seals) } != 0 {
         return Err(io::Error::last_os_error());
     }

@@ -14,6 +14,7 @@ use crate::descriptor::DataSegment;
 use crate::memory::pages::LockPolicy;
 use crate::memory::place::{Here, Location, Owner, Place};
 use crate::memory::{Access, TagCheck};
+use crate::resource_error::ResourceError;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
 mod holdings;
@@ -47,7 +48,7 @@ pub(crate) enum RegionError {
     /// Length zero, or the range is not mapped.
     Invalid,
     /// A limit was reached, or pages could not be locked.
-    Resource,
+    Resource(ResourceError),
 }
 
 /// What is registered at the moment.

@@ -7,6 +7,7 @@ use super::{Cancel, Handler, Notifier, Source, WorkSource};
 use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::instance;
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::Ordering;
 use crate::sys;
 use crate::work::Queue;
@@ -15,16 +16,20 @@ use crate::work::Queue;
 struct Counted(&'static Device);
 
 impl Counted {
-    /// `None` at the limit.
-    fn one_more(device: &'static Device) -> Option<Self> {
+    fn one_more(device: &'static Device) -> Outcome<Self> {
         let limit = device.config.max_notify_threads;
         let more = |threads| (threads < limit).then_some(threads + 1);
         // Relaxed: a count, which orders nothing.
-        device
+        match device
             .notify_threads
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .ok()?;
-        Some(Self(device))
+        {
+            Ok(_) => Ok(Self(device)),
+            Err(_) => {
+                let key = Limit::MaxNotifyThreads;
+                Err(LimitReached::all_in_use(key, limit, LimitOf::Nic).into())
+            }
+        }
     }
 }
 
@@ -42,9 +47,8 @@ struct Running<S: Source> {
 impl<S: Source> Running<S> {
     fn start(source: S) -> Outcome<Self> {
         let device = source.device();
-        let counted = Counted::one_more(device).ok_or(ControlError::Resource)?;
+        let counted = Counted::one_more(device)?;
         let name = &device.config.name;
-        let builder = std::thread::Builder::new().name(format!("notify-{name}"));
         let notifier = Arc::new(Notifier::new(source));
         let run = {
             let notifier = Arc::clone(&notifier);
@@ -53,12 +57,9 @@ impl<S: Source> Running<S> {
                 notifier.run();
             }
         };
-        match sys::without_signals(|| builder.spawn(run)) {
+        match sys::start_thread(format!("notify-{name}"), run) {
             Ok(thread) => Ok(Self { notifier, thread }),
-            Err(error) => {
-                log::error!("NIC {name}: cannot start a notify thread: {error}");
-                Err(ControlError::Resource)
-            }
+            Err(error) => Err(ResourceError::thread(&error).into()),
         }
     }
 

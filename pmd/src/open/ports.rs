@@ -30,6 +30,20 @@ pub(super) fn open(config: &NicConfig, id: NPortId) -> Result<Box<dyn Port>, Ope
     }
 }
 
+/// Checks what [`open`] would check first: the configuration, permissions, the interface. Only a station of shared memory
+/// is opened, for a moment.
+pub(super) fn check(config: &NicConfig) -> Result<(), OpenError> {
+    let mac = MacAddress::vn2vn(NPortId::default()).0;
+    match config.port {
+        PortKind::Shm => shm(config).map(drop),
+        PortKind::AfPacket => {
+            AfPacketPort::check(&af_packet_settings(config, mac)).map_err(because)
+        }
+        PortKind::AfXdp => AfXdpPort::check(&af_xdp_settings(config, mac)).map_err(because),
+        PortKind::Dpdk => check_dpdk(config, mac),
+    }
+}
+
 fn because(error: impl Display) -> OpenError {
     OpenError::new(error.to_string())
 }
@@ -53,21 +67,24 @@ fn shm(config: &NicConfig) -> Result<Box<dyn Port>, OpenError> {
     Ok(Box::new(port))
 }
 
-fn af_packet(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let settings = AfPacketConfig {
+fn af_packet_settings(config: &NicConfig, mac: MacBytes) -> AfPacketConfig {
+    AfPacketConfig {
         ethertypes: ETHERTYPES.to_vec(),
         rx_frames: config.rx_frames,
         tx_frames: config.tx_frames,
         multicast: multicast(config),
         interface_address: config.discovers(),
         ..AfPacketConfig::new(&config.interface, mac)
-    };
-    let port = AfPacketPort::open(settings).map_err(because)?;
+    }
+}
+
+fn af_packet(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
+    let port = AfPacketPort::open(af_packet_settings(config, mac)).map_err(because)?;
     Ok(Box::new(port))
 }
 
-fn af_xdp(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let settings = AfXdpConfig {
+fn af_xdp_settings(config: &NicConfig, mac: MacBytes) -> AfXdpConfig {
+    AfXdpConfig {
         ethertypes: ETHERTYPES.to_vec(),
         queue: config.queue,
         queues: config.queues,
@@ -83,8 +100,11 @@ fn af_xdp(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError>
         // A frame that stands so long may still live as long again on the wire.
         standstill_limit: Duration::from_millis(config.r_a_tov_ms() / 2),
         ..AfXdpConfig::new(&config.interface, mac)
-    };
-    let port = AfXdpPort::open(settings).map_err(because)?;
+    }
+}
+
+fn af_xdp(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
+    let port = AfXdpPort::open(af_xdp_settings(config, mac)).map_err(because)?;
     log::info!(
         "{}: frames of {} are steered by {}, and {}",
         config.name,
@@ -104,8 +124,8 @@ fn af_xdp(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError>
 }
 
 #[cfg(feature = "dpdk")]
-fn dpdk(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
-    let settings = DpdkConfig {
+fn dpdk_settings(config: &NicConfig, mac: MacBytes) -> DpdkConfig {
+    DpdkConfig {
         eal: EalConfig {
             huge_pages: config.huge_pages,
             memory_mb: config.memory_mb,
@@ -119,8 +139,18 @@ fn dpdk(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
         multicast: multicast(config),
         interface_address: config.discovers(),
         ..DpdkConfig::new(&config.device, mac)
-    };
-    let port = DpdkPort::open(settings).map_err(because)?;
+    }
+}
+
+/// DPDK takes its devices when it starts: only the configuration is checked.
+#[cfg(feature = "dpdk")]
+fn check_dpdk(config: &NicConfig, mac: MacBytes) -> Result<(), OpenError> {
+    dpdk_settings(config, mac).check().map_err(because)
+}
+
+#[cfg(feature = "dpdk")]
+fn dpdk(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
+    let port = DpdkPort::open(dpdk_settings(config, mac)).map_err(because)?;
     log::info!(
         "{}: DPDK has {:?}, and its memory in {} pages",
         config.name,
@@ -132,6 +162,11 @@ fn dpdk(config: &NicConfig, mac: MacBytes) -> Result<Box<dyn Port>, OpenError> {
         },
     );
     Ok(Box::new(port))
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn check_dpdk(_: &NicConfig, _: MacBytes) -> Result<(), OpenError> {
+    Err(OpenError::new(crate::config::WITHOUT_DPDK))
 }
 
 #[cfg(not(feature = "dpdk"))]

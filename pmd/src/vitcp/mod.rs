@@ -71,6 +71,7 @@ pub(crate) use credentials::Credentials;
 pub(crate) use door::ListenState;
 pub(crate) use keys::Keys;
 pub(crate) use port::StreamPort;
+pub(crate) use socket::try_bind;
 
 use connection::{Connection, Endpoint, Phase};
 use counters::Counter;

@@ -409,6 +409,14 @@ fn new_socket(address: SocketAddr) -> io::Result<Descriptor> {
     Descriptor::make(|| Socket::new(domain, kind, Some(Protocol::TCP)).map(Into::into))
 }
 
+/// Binds to an address for a moment: it is one of this host, and nobody listens there.
+pub(crate) fn try_bind(address: SocketAddr) -> io::Result<()> {
+    let descriptor = new_socket(address)?;
+    let socket = SockRef::from(&descriptor);
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())
+}
+
 fn set_flag(socket: &SockRef<'_>, level: libc::c_int, option: libc::c_int) -> io::Result<()> {
     let value: libc::c_int = 1;
     let length = size_of::<libc::c_int>() as libc::socklen_t;

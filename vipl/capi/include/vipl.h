@@ -311,6 +311,7 @@ extern VIP_RETURN VipQuerySystemManagementInfo(IN VIP_NIC_HANDLE NicHandle,
                                                IN VIP_ULONG InfoType,
                                                IN OUT VIP_PVOID SysManInfo);
 
+/* Handler must return: one that is left by an exception or by pthread_exit ends the program. */
 extern VIP_RETURN VipErrorCallback(IN VIP_NIC_HANDLE NicHandle,
                                    IN VIP_PVOID Context,
                                    IN void (*Handler)(IN VIP_PVOID Context,
@@ -450,8 +451,9 @@ extern VIP_RETURN VipCQWait(IN VIP_CQ_HANDLE CQHandle,
 /*
  * The Notify calls have Handler called once, with the next descriptor or entry that nobody asked
  * for before, on a thread of the queue's own. DescriptorPtr is NULL when the queue became empty.
- * Handler may make any call. VipDestroyVi, VipDestroyCQ and VipCloseNic cancel what was not called
- * yet and wait for a Handler that is running, unless they are called from one.
+ * Handler may make any call, and must return: one that is left by an exception or by pthread_exit
+ * ends the program. VipDestroyVi, VipDestroyCQ and VipCloseNic cancel what was not called yet and
+ * wait for a Handler that is running, unless they are called from one.
  */
 extern VIP_RETURN VipSendNotify(IN VIP_VI_HANDLE ViHandle,
                                 IN VIP_PVOID Context,

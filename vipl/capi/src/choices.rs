@@ -3,7 +3,7 @@
 use vipl::{Agreement, Result, ViChoices, VipError, provider};
 
 use crate::connect::conn_from_c;
-use crate::guard::guarded;
+use crate::guard::{guarded, guarded_new};
 use crate::pointer::{Out, read_in};
 use crate::types::{RawHandle, VipBoolean, VipReturn, VipUlong};
 use crate::vi::vi_from_c;
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn viaduct_set_choices(
     vi_handle: RawHandle,
     choices: *const ViaductChoices,
 ) -> VipReturn {
-    guarded("viaduct_set_choices", || {
+    guarded_new("viaduct_set_choices", || {
         // SAFETY: NULL or readable, as the C caller vouches.
         let choices = unsafe { read_in(choices) }?;
         provider::set_choices(vi_from_c(vi_handle), &ViChoices::try_from(&choices)?)

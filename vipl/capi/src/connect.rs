@@ -3,7 +3,7 @@
 use vipl::{ConnHandle, VipError, provider};
 
 use crate::address::{AddressOut, read_net_address};
-use crate::guard::guarded;
+use crate::guard::{guarded, guarded_new};
 use crate::nic::nic_from_c;
 use crate::pointer::Out;
 use crate::queue::timeout_from_c;
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn VipConnectWait(
     remote_vi_attribs: *mut VipViAttributes,
     conn_handle: *mut RawHandle,
 ) -> VipReturn {
-    guarded("VipConnectWait", || {
+    guarded_new("VipConnectWait", || {
         // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
         let local = unsafe { read_net_address(local_addr) }?;
         // SAFETY: NULL or roomy enough, as the C caller vouches.
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn VipConnectWait(
 /// Accepts a connection request with an Idle VI [VIPL 3.3.2].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipConnectAccept(conn_handle: RawHandle, vi_handle: RawHandle) -> VipReturn {
-    guarded("VipConnectAccept", || {
+    guarded_new("VipConnectAccept", || {
         provider::connect_accept(conn_from_c(conn_handle), vi_from_c(vi_handle))
     })
 }
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn VipConnectRequest(
     timeout_ms: VipUlong,
     remote_vi_attribs: *mut VipViAttributes,
 ) -> VipReturn {
-    guarded("VipConnectRequest", || {
+    guarded_new("VipConnectRequest", || {
         // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
         let local = unsafe { read_net_address(local_addr) }?;
         // SAFETY: as above.

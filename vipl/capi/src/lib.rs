@@ -29,12 +29,16 @@
 //! | `users` | viaduct_get_request_user viaduct_get_peer_user, of `viaduct.h`, too |
 //! | `shared` | viaduct_alloc viaduct_free, which `viaduct.h` declares: not of the guide |
 
+/// Small allocations have a reserve: a program without memory gets errors and goes on.
+#[global_allocator]
+static ALLOCATOR: vipl::reserve::ReserveAllocator = vipl::reserve::ReserveAllocator;
+
 mod address;
 mod attributes;
+mod cancellation;
 mod choices;
 mod connect;
 mod guard;
-mod logger;
 mod management;
 mod memory;
 mod name;

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use vipl::{MemAttributes, MemoryHandle, PtagHandle, VipError, provider};
 
-use crate::guard::guarded;
+use crate::guard::{guarded, guarded_new};
 use crate::nic::nic_from_c;
 use crate::pointer::{Out, read_in};
 use crate::types::{RawHandle, VipMemAttributes, VipReturn, VipUlong, handle_from_c, handle_to_c};
@@ -15,7 +15,7 @@ use crate::types::{RawHandle, VipMemAttributes, VipReturn, VipUlong, handle_from
 /// The pointers are as the crate's documentation says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipCreatePtag(nic_handle: RawHandle, ptag: *mut RawHandle) -> VipReturn {
-    guarded("VipCreatePtag", || {
+    guarded_new("VipCreatePtag", || {
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { Out::new(ptag) }?;
         out.set(handle_to_c(
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn VipRegisterMem(
     mem_attribs: *const VipMemAttributes,
     memory_handle: *mut u32,
 ) -> VipReturn {
-    guarded("VipRegisterMem", || {
+    guarded_new("VipRegisterMem", || {
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { Out::new(memory_handle) }?;
         out.set(0);

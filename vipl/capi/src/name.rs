@@ -9,7 +9,7 @@ use std::path::Path;
 use vipl::{Result, VipError, provider};
 
 use crate::address::{AddressOut, read_host_address};
-use crate::guard::guarded;
+use crate::guard::{guarded, guarded_new};
 use crate::nic::nic_from_c;
 use crate::pointer::{Out, read_in, read_string};
 use crate::types::{RawHandle, VipNetAddress, VipReturn, VipUlong};
@@ -25,7 +25,7 @@ const HOST_NAME_MAX_BYTES: usize = 1024;
 /// The pointers are as the crate's documentation says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn VipNSInit(nic_handle: RawHandle, ns_init_info: *mut c_void) -> VipReturn {
-    guarded("VipNSInit", || {
+    guarded_new("VipNSInit", || {
         let file = if ns_init_info.is_null() {
             None
         } else {

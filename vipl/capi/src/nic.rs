@@ -4,8 +4,7 @@ use core::ffi::{c_char, c_void};
 
 use vipl::{ErrorDescriptor, ErrorHandler, NicHandle, VipError, provider};
 
-use crate::guard::guarded;
-use crate::logger;
+use crate::guard::{guarded, guarded_new, run_handler};
 use crate::pointer::{Out, read_string};
 use crate::types::{
     ErrorHandlerFn, NIC_NAME_BYTES, RawHandle, VipErrorDescriptor, VipNicAttributes, VipReturn,
@@ -27,8 +26,8 @@ pub unsafe extern "C" fn VipOpenNic(
     device_name: *const c_char,
     nic_handle: *mut RawHandle,
 ) -> VipReturn {
-    guarded("VipOpenNic", || {
-        logger::install();
+    guarded_new("VipOpenNic", || {
+        vipl::logger::install("vipl");
         // SAFETY: NULL or a string, as the C caller vouches.
         let name = unsafe { read_string(device_name, NIC_NAME_BYTES - 1) }?;
         // SAFETY: NULL or writable, as the C caller vouches.
@@ -95,14 +94,16 @@ pub unsafe extern "C" fn VipErrorCallback(
     context: *mut c_void,
     handler: ErrorHandlerFn,
 ) -> VipReturn {
-    guarded("VipErrorCallback", || {
+    guarded_new("VipErrorCallback", || {
         let context = Context(context);
         let wrapped = handler.map(|function| -> ErrorHandler {
             Box::new(move |error: &ErrorDescriptor| {
                 let mut error_desc = VipErrorDescriptor::from(error);
                 // SAFETY: callable as the registering program vouches; the descriptor outlives the
                 // call.
-                unsafe { function(context.get(), &raw mut error_desc) }
+                run_handler("VipErrorCallback", || unsafe {
+                    function(context.get(), &raw mut error_desc);
+                });
             })
         });
         provider::error_callback(nic_from_c(nic_handle), wrapped)

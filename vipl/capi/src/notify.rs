@@ -5,13 +5,14 @@ use core::ptr::null_mut;
 
 use vipl::{CqEntry, NicHandle, Result, Returned, ViHandle, VipError, provider};
 
-use crate::guard::guarded;
+use crate::guard::{guarded_new, run_handler};
 use crate::nic::Context;
 use crate::types::{CqHandlerFn, QueueHandlerFn, RawHandle, VipReturn, handle_to_c};
 use crate::vi::{cq_from_c, vi_from_c};
 
 /// The provider's handler for a work queue, from the program's.
 fn wrap(
+    call: &'static str,
     vi: ViHandle,
     context: *mut c_void,
     handler: QueueHandlerFn,
@@ -22,7 +23,9 @@ fn wrap(
         let descriptor = returned.map_or(null_mut(), |returned| returned.descriptor);
         let (nic, vi) = (handle_to_c(nic.into_raw()), handle_to_c(vi.into_raw()));
         // SAFETY: callable on any thread until the VI is destroyed, as the program vouches.
-        unsafe { function(context.get(), nic, vi, descriptor) }
+        run_handler(call, || unsafe {
+            function(context.get(), nic, vi, descriptor)
+        });
     })
 }
 
@@ -36,9 +39,9 @@ pub unsafe extern "C" fn VipSendNotify(
     context: *mut c_void,
     handler: QueueHandlerFn,
 ) -> VipReturn {
-    guarded("VipSendNotify", || {
+    guarded_new("VipSendNotify", || {
         let vi = vi_from_c(vi_handle);
-        provider::send_notify(vi, wrap(vi, context, handler)?)
+        provider::send_notify(vi, wrap("VipSendNotify", vi, context, handler)?)
     })
 }
 
@@ -52,9 +55,9 @@ pub unsafe extern "C" fn VipRecvNotify(
     context: *mut c_void,
     handler: QueueHandlerFn,
 ) -> VipReturn {
-    guarded("VipRecvNotify", || {
+    guarded_new("VipRecvNotify", || {
         let vi = vi_from_c(vi_handle);
-        provider::recv_notify(vi, wrap(vi, context, handler)?)
+        provider::recv_notify(vi, wrap("VipRecvNotify", vi, context, handler)?)
     })
 }
 
@@ -69,7 +72,7 @@ pub unsafe extern "C" fn VipCQNotify(
     context: *mut c_void,
     handler: CqHandlerFn,
 ) -> VipReturn {
-    guarded("VipCQNotify", || {
+    guarded_new("VipCQNotify", || {
         let function = handler.ok_or(VipError::InvalidParameter)?;
         let context = Context(context);
         provider::cq_notify(cq_from_c(cq_handle), move |nic, entry: CqEntry| {
@@ -78,7 +81,9 @@ pub unsafe extern "C" fn VipCQNotify(
                 handle_to_c(entry.vi.into_raw()),
             );
             // SAFETY: callable on any thread until the queue is destroyed, as the program vouches.
-            unsafe { function(context.get(), nic, vi, entry.recv_queue.into()) }
+            run_handler("VipCQNotify", || unsafe {
+                function(context.get(), nic, vi, entry.recv_queue.into())
+            });
         })
     })
 }

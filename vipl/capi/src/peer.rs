@@ -3,7 +3,7 @@
 use vipl::{VipError, provider};
 
 use crate::address::read_net_address;
-use crate::guard::guarded;
+use crate::guard::{guarded, guarded_new};
 use crate::pointer::Out;
 use crate::queue::timeout_from_c;
 use crate::types::{RawHandle, VipNetAddress, VipReturn, VipUlong, VipViAttributes};
@@ -20,7 +20,7 @@ pub unsafe extern "C" fn VipConnectPeerRequest(
     remote_addr: *const VipNetAddress,
     timeout_ms: VipUlong,
 ) -> VipReturn {
-    guarded("VipConnectPeerRequest", || {
+    guarded_new("VipConnectPeerRequest", || {
         // SAFETY: NULL or as long as its lengths say, as the C caller vouches.
         let local = unsafe { read_net_address(local_addr) }?;
         // SAFETY: as above.

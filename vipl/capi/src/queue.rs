@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use vipl::{CqEntry, Done, MemoryHandle, RawDescriptor, Result, Timeout, VipError, provider};
 
-use crate::guard::guarded;
+use crate::guard::{guarded, guarded_data_path};
 use crate::pointer::Out;
 use crate::types::{RawHandle, VipBoolean, VipReturn, VipUlong, handle_to_c};
 use crate::vi::{cq_from_c, vi_from_c};
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn VipPostSend(
     descriptor_ptr: *mut RawDescriptor,
     memory_handle: u32,
 ) -> VipReturn {
-    guarded("VipPostSend", || {
+    guarded_data_path("VipPostSend", || {
         if descriptor_ptr.is_null() {
             return Err(VipError::InvalidParameter);
         }
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn VipPostRecv(
     descriptor_ptr: *mut RawDescriptor,
     memory_handle: u32,
 ) -> VipReturn {
-    guarded("VipPostRecv", || {
+    guarded_data_path("VipPostRecv", || {
         if descriptor_ptr.is_null() {
             return Err(VipError::InvalidParameter);
         }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn VipSendDone(
     vi_handle: RawHandle,
     descriptor_ptr: *mut *mut RawDescriptor,
 ) -> VipReturn {
-    guarded("VipSendDone", || {
+    guarded_data_path("VipSendDone", || {
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { Out::new(descriptor_ptr) }?;
         deliver(provider::send_done(vi_from_c(vi_handle)), &out)
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn VipRecvDone(
     vi_handle: RawHandle,
     descriptor_ptr: *mut *mut RawDescriptor,
 ) -> VipReturn {
-    guarded("VipRecvDone", || {
+    guarded_data_path("VipRecvDone", || {
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { Out::new(descriptor_ptr) }?;
         deliver(provider::recv_done(vi_from_c(vi_handle)), &out)
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn VipCQDone(
     vi_handle: *mut RawHandle,
     recv_queue: *mut VipBoolean,
 ) -> VipReturn {
-    guarded("VipCQDone", || {
+    guarded_data_path("VipCQDone", || {
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { EntryOut::new(vi_handle, recv_queue) }?;
         out.set(&provider::cq_done(cq_from_c(cq_handle))?);

@@ -6,7 +6,6 @@ use core::ptr::NonNull;
 use vipl::SharedMemory;
 
 use crate::guard::guarded_or;
-use crate::logger;
 
 /// Allocates zeroed whole pages of shared memory; NULL on failure, with the reason in `errno`.
 #[unsafe(no_mangle)]
@@ -40,7 +39,7 @@ pub extern "C" fn viaduct_free(memory: *mut c_void) {
         match unsafe { SharedMemory::from_raw(address) } {
             Some(memory) => drop(memory),
             None => {
-                logger::install();
+                vipl::logger::install("vipl");
                 log::error!("viaduct_free: {memory:p} is not of viaduct_alloc, or was freed");
             }
         }

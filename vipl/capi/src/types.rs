@@ -15,13 +15,14 @@ pub type VipBoolean = c_int;
 /// `VIP_ULONG`.
 pub type VipUlong = c_ulong;
 /// The function that `VipErrorCallback` takes; `None` is NULL.
-pub type ErrorHandlerFn = Option<unsafe extern "C" fn(*mut c_void, *mut VipErrorDescriptor)>;
+pub type ErrorHandlerFn = Option<unsafe extern "C-unwind" fn(*mut c_void, *mut VipErrorDescriptor)>;
 
 /// The function that `VipSendNotify` and `VipRecvNotify` take.
 pub type QueueHandlerFn =
-    Option<unsafe extern "C" fn(*mut c_void, RawHandle, RawHandle, *mut RawDescriptor)>;
+    Option<unsafe extern "C-unwind" fn(*mut c_void, RawHandle, RawHandle, *mut RawDescriptor)>;
 /// The function that `VipCQNotify` takes.
-pub type CqHandlerFn = Option<unsafe extern "C" fn(*mut c_void, RawHandle, RawHandle, VipBoolean)>;
+pub type CqHandlerFn =
+    Option<unsafe extern "C-unwind" fn(*mut c_void, RawHandle, RawHandle, VipBoolean)>;
 
 /// Handles travel as pointers, sizes as `unsigned long`: both must hold 64 bits.
 const _: () = assert!(size_of::<RawHandle>() == 8 && size_of::<VipUlong>() == 8);

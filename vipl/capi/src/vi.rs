@@ -2,7 +2,7 @@
 
 use vipl::{CqHandle, ViHandle, provider};
 
-use crate::guard::guarded;
+use crate::guard::{guarded, guarded_new};
 use crate::nic::nic_from_c;
 use crate::pointer::{Out, read_in};
 use crate::types::{
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn VipCreateVi(
     recv_cq_handle: RawHandle,
     vi_handle: *mut RawHandle,
 ) -> VipReturn {
-    guarded("VipCreateVi", || {
+    guarded_new("VipCreateVi", || {
         // SAFETY: NULL or readable, as the C caller vouches.
         let attributes = unsafe { read_in(vi_attribs) }?.into();
         // SAFETY: NULL or writable, as the C caller vouches.
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn VipCreateCQ(
     entry_count: VipUlong,
     cq_handle: *mut RawHandle,
 ) -> VipReturn {
-    guarded("VipCreateCQ", || {
+    guarded_new("VipCreateCQ", || {
         // SAFETY: NULL or writable, as the C caller vouches.
         let out = unsafe { Out::new(cq_handle) }?;
         let cq = provider::create_cq(nic_from_c(nic_handle), entry_count)?;
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn VipCreateCQ(
 /// Changes how many entries a completion queue holds at least [VIPL 3.6.3].
 #[unsafe(no_mangle)]
 pub extern "C" fn VipResizeCQ(cq_handle: RawHandle, entry_count: VipUlong) -> VipReturn {
-    guarded("VipResizeCQ", || {
+    guarded_new("VipResizeCQ", || {
         provider::resize_cq(cq_from_c(cq_handle), entry_count)
     })
 }

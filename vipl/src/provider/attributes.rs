@@ -3,7 +3,7 @@
 use pmd::ViSettings;
 use pmd::nic::{self, MemSettings};
 
-use super::raw_tag;
+use super::{raw_tag, vi_failed};
 use crate::types::{MemAttributes, MemoryHandle, NicHandle, Result, ViAttributes, ViHandle};
 
 /// Attributes of a VI as the poll loop's side takes them.
@@ -35,7 +35,9 @@ pub(super) fn mem_settings(attributes: &MemAttributes) -> MemSettings {
 /// `InvalidReliabilityLevel`, `InvalidMtu`, `InvalidQos`, `InvalidPtag`, `InvalidRdmaRead` for
 /// what [`create_vi`](super::create_vi) would refuse too. Nothing changes then.
 pub fn set_vi_attributes(vi: ViHandle, attributes: &ViAttributes) -> Result<()> {
-    Ok(nic::set_vi(vi.into_raw(), &vi_settings(attributes))?)
+    let vi = vi.into_raw();
+    let changed = nic::set_vi(vi, &vi_settings(attributes));
+    changed.map_err(|error| vi_failed("VipSetViAttributes", vi, attributes, error))
 }
 
 /// Changes the attributes of a registration, all of them or none (VIPL 3.7.4). `address` is the

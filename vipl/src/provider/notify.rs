@@ -8,7 +8,7 @@
 use pmd::notify;
 use pmd::work::Queue;
 
-use super::entry;
+use super::{entry, failed};
 use crate::types::{CqEntry, CqHandle, NicHandle, RawDescriptor, Result, Returned, ViHandle};
 
 /// Has `handler` called with what comes off a work queue, as the poll loop's side tells it.
@@ -18,7 +18,12 @@ pub(crate) fn queue_notify(
     handler: impl FnOnce(NicHandle, Option<notify::Returned>) + Send + 'static,
 ) -> Result<()> {
     let handler = move |nic, found| handler(NicHandle::from_raw(nic), found);
-    Ok(notify::notify(vi.into_raw(), queue, Box::new(handler))?)
+    let vi = vi.into_raw();
+    let asked = notify::notify(vi, queue, Box::new(handler));
+    asked.map_err(|error| match queue {
+        Queue::Send => failed("VipSendNotify", vi, error),
+        Queue::Receive => failed("VipRecvNotify", vi, error),
+    })
 }
 
 /// What the poll loop's side calls in place of `handler`.
@@ -72,5 +77,7 @@ pub fn cq_notify(
     handler: impl FnOnce(NicHandle, CqEntry) + Send + 'static,
 ) -> Result<()> {
     let handler = move |nic, found| handler(NicHandle::from_raw(nic), entry(found));
-    Ok(notify::cq_notify(cq.into_raw(), Box::new(handler))?)
+    let cq = cq.into_raw();
+    let asked = notify::cq_notify(cq, Box::new(handler));
+    asked.map_err(|error| failed("VipCQNotify", cq, error))
 }

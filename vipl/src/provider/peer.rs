@@ -2,7 +2,7 @@
 
 use pmd::nic;
 
-use super::remote_attributes;
+use super::{failed, remote_attributes};
 use crate::types::{NetAddress, Result, Timeout, ViAttributes, ViHandle, VipError};
 
 /// Asks for a connection with a VI that asks for one with us (VIPL 3.3.6), and returns at
@@ -19,12 +19,9 @@ pub fn connect_peer_request(
     remote: &NetAddress,
     timeout: Timeout,
 ) -> Result<()> {
-    Ok(nic::connect_peer_request(
-        vi.into_raw(),
-        local,
-        remote,
-        timeout.limit(),
-    )?)
+    let vi = vi.into_raw();
+    let asked = nic::connect_peer_request(vi, local, remote, timeout.limit());
+    asked.map_err(|error| failed("VipConnectPeerRequest", vi, error))
 }
 
 /// The outcome of the VI's peer request: the attributes of the other end, once; never waits
@@ -36,7 +33,9 @@ pub fn connect_peer_request(
 /// VIs differ: the VI is Idle then; `NotReachable` if there is no way to the host: a reliable VI
 /// is in Error then.
 pub fn connect_peer_done(vi: ViHandle) -> Result<ViAttributes> {
-    nic::connect_peer_done(vi.into_raw())?
+    let vi = vi.into_raw();
+    nic::connect_peer_done(vi)
+        .map_err(|error| failed("VipConnectPeerDone", vi, error))?
         .map(|attributes| remote_attributes(&attributes))
         .ok_or(VipError::NotDone)
 }
@@ -48,6 +47,8 @@ pub fn connect_peer_done(vi: ViHandle) -> Result<ViAttributes> {
 /// As [`connect_peer_done`], without `NotDone`. `InvalidState` also if another thread took
 /// the outcome, disconnected the VI or made a new request meanwhile.
 pub fn connect_peer_wait(vi: ViHandle) -> Result<ViAttributes> {
-    let attributes = nic::connect_peer_wait(vi.into_raw())?;
+    let vi = vi.into_raw();
+    let attributes = nic::connect_peer_wait(vi);
+    let attributes = attributes.map_err(|error| failed("VipConnectPeerWait", vi, error))?;
     Ok(remote_attributes(&attributes))
 }

@@ -66,6 +66,8 @@ fn rail(step: Step) -> NicInfo {
         rx_bytes: step.total(263_000_000, 21_000_000),
         tx_frames: step.total(7, 500),
         tx_bytes: step.total(1000, 64_000),
+        local_messages: step.total(20, 5),
+        local_bytes: step.total(81_920, 20_480),
         counters: counters
             .map(|(name, value)| (name.to_owned(), value))
             .into(),
@@ -78,6 +80,7 @@ fn applications(step: Step) -> Vec<ApplicationInfo> {
             pid: 100,
             command: "EchoServer".into(),
             uid: 1000,
+            user: "alice".into(),
             nic: "rail0".into(),
             vis: 2,
             regions: 3,
@@ -85,11 +88,21 @@ fn applications(step: Step) -> Vec<ApplicationInfo> {
             posted: step.total(1000, 900),
             completed: step.total(990, 900),
             waiting: 1,
+            refused_calls: step.total(2, 1),
+            quotas: [(
+                "max_vi".to_owned(),
+                QuotaInfo {
+                    limit: 4,
+                    in_use: 2,
+                },
+            )]
+            .into(),
         },
         ApplicationInfo {
             pid: 200,
             command: "solver \"a\\b\"\nx".into(),
             uid: 1001,
+            user: "bob".into(),
             nic: "node".into(),
             vis: 1,
             ..ApplicationInfo::default()

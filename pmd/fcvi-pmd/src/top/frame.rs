@@ -115,7 +115,7 @@ fn cores(interval: &Interval<'_>, now: &Snapshot) -> Vec<[String; 4]> {
     cores.collect()
 }
 
-const NIC: [Column; 8] = [
+const NIC: [Column; 10] = [
     words("NIC", 16),
     words("STATE", 8),
     words("N_PORT", 8),
@@ -123,10 +123,12 @@ const NIC: [Column; 8] = [
     numbers("RX-B/s", 8),
     numbers("TX-FRM/s", 8),
     numbers("TX-B/s", 8),
+    numbers("LOC-MSG/s", 9),
+    numbers("LOC-B/s", 8),
     numbers("DROPS/s", 8),
 ];
 
-fn nics(interval: &Interval<'_>, now: &Snapshot) -> Vec<[String; 8]> {
+fn nics(interval: &Interval<'_>, now: &Snapshot) -> Vec<[String; 10]> {
     let nics = now.nics.iter().map(|nic| {
         let rates = interval.nic(nic);
         [
@@ -137,6 +139,8 @@ fn nics(interval: &Interval<'_>, now: &Snapshot) -> Vec<[String; 8]> {
             scaled(rates.rx_bytes),
             scaled(rates.tx_frames),
             scaled(rates.tx_bytes),
+            scaled(rates.local_messages),
+            scaled(rates.local_bytes),
             scaled(rates.drops),
         ]
     });
@@ -147,7 +151,7 @@ const APPLICATION: [Column; 9] = [
     numbers("PID", 10),
     words("NIC", 12),
     words("APPLICATION", 16),
-    numbers("UID", 10),
+    words("USER", 10),
     numbers("POST/s", 8),
     numbers("DONE/s", 8),
     numbers("VIS", 6),
@@ -174,7 +178,7 @@ fn applications(interval: &Interval<'_>, now: &Snapshot, sort: Sort) -> Vec<[Str
             one.pid.to_string(),
             one.nic.clone(),
             one.command.clone(),
-            one.uid.to_string(),
+            one.user.clone(),
             scaled(rates.posted),
             scaled(rates.completed),
             one.vis.to_string(),
@@ -268,13 +272,13 @@ CORE TURNS/s BUSY% STATE
    2    2.0M  75.0 polls
    3       5   0.0 sleeps
 
-NIC   STATE   N_PORT   RX-FRM/s RX-B/s TX-FRM/s TX-B/s DROPS/s
-rail0 up      00.01.02    10000  21.0M      500  64000      42
-node  probing -               0      0        0      0       0
+NIC   STATE   N_PORT   RX-FRM/s RX-B/s TX-FRM/s TX-B/s LOC-MSG/s LOC-B/s DROPS/s
+rail0 up      00.01.02    10000  21.0M      500  64000         5   20480      42
+node  probing -               0      0        0      0         0       0       0
 
-PID NIC   APPLICATION     UID POST/s DONE/s VIS MEMORY WAITING
-100 rail0 EchoServer     1000    900    900   2   5.2M       1
-200 node  solver \"a\\b\"?x 1001      0      0   1      0       0
+PID NIC   APPLICATION    USER  POST/s DONE/s VIS MEMORY WAITING
+100 rail0 EchoServer     alice    900    900   2   5.2M       1
+200 node  solver \"a\\b\"?x bob        0      0   1      0       0
 
 PID NIC   VI STATE     LV PEER             SEND RECV TX-MSG/s TX-B/s RX-MSG/s RX-B/s
 100 rail0  0 Connected RD 192.0.2.12          3   64      450  28800      450   1.0M

@@ -116,6 +116,16 @@ fn make_rings(
 }
 
 impl AfPacketPort {
+    /// Checks what [`Self::open`] checks first: the configuration, the permission, the interface.
+    ///
+    /// # Errors
+    /// As those of [`Self::open`].
+    pub fn check(config: &AfPacketConfig) -> Result<(), AfPacketError> {
+        config.check()?;
+        let socket = open_socket()?;
+        find_interface(&socket, &config.interface).map(drop)
+    }
+
     /// Opens a port on an interface of the calling thread's network namespace.
     ///
     /// # Errors

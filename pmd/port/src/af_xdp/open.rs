@@ -260,6 +260,19 @@ fn watch(receivers: &[Receiver]) -> io::Result<Option<Any>> {
 }
 
 impl AfXdpPort {
+    /// Checks what [`Self::open`] checks first: the configuration, the permissions for the sockets, the interface.
+    /// Nothing is attached to the interface.
+    ///
+    /// # Errors
+    /// As those of [`Self::open`].
+    pub fn check(config: &AfXdpConfig) -> Result<(), AfXdpError> {
+        config.check()?;
+        let _socket = open_xdp_socket()?;
+        let control = open_socket()?;
+        let (_, link) = find_interface(&control, &config.interface)?;
+        chunk_bytes(&config.interface, link.mtu_bytes).map(drop)
+    }
+
     /// Opens a port on an interface of the calling thread's network namespace.
     ///
     /// Blocks for up to some seconds while a former owner of the interface's

@@ -211,7 +211,11 @@ pub(super) fn a_departed_station_blocks_nobody(make: &mut dyn FnMut() -> Pair) {
     }
     let left = events.iter().filter_map(|event| match event {
         PortEvent::Left(neighbour) => Some(neighbour.mac),
-        PortEvent::Joined(_) | PortEvent::MtuChanged(_) | PortEvent::Failed(_) => None,
+        PortEvent::Joined(_)
+        | PortEvent::MtuChanged(_)
+        | PortEvent::RingFailed(_)
+        | PortEvent::Unreachable(_)
+        | PortEvent::Failed(_) => None,
     });
     let left: Vec<MacBytes> = left.collect();
     assert!(

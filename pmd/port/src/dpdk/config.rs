@@ -100,7 +100,7 @@ impl DpdkConfig {
     }
 
     /// Refuses what no device could be opened with.
-    pub(super) fn check(&self) -> Result<(), DpdkError> {
+    pub fn check(&self) -> Result<(), DpdkError> {
         let refuse = |key, reason| Err(DpdkError::BadConfig { key, reason });
         if let Err(AfPacketError::BadConfig { key, reason }) = self.common("").check() {
             return refuse(key, reason);

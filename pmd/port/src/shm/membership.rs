@@ -11,6 +11,7 @@ use super::error::ShmError;
 use super::layout::{Geometry, StationState};
 use super::segment::Segment;
 use super::sys;
+use crate::file_size::set_file_length;
 use crate::port::{MacBytes, PortFailure};
 use crate::sync::mapped::Ordering;
 
@@ -284,7 +285,7 @@ fn make_station_file(directory: &Directory, name: &str, bytes: u64) -> Result<Fi
     let file = directory
         .create_file(name)
         .map_err(|error| directory.failed("make", name, error))?;
-    file.set_len(bytes)
+    set_file_length(&file, bytes)
         .map_err(|error| directory.failed("set the length of", name, error))?;
     Ok(file)
 }

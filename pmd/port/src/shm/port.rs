@@ -1,5 +1,6 @@
 //! The port itself.
 
+use std::io;
 use std::sync::Arc;
 
 use super::config::ShmConfig;
@@ -16,7 +17,7 @@ use super::watch::{Change, Watch};
 use crate::mbuf::{Mbuf, MbufBatch};
 use crate::port::{
     Capabilities, FutexWord, MacBytes, Neighbour, Port, PortEvent, PortFailure, PortStats,
-    WakeSource,
+    RingFailure, WakeSource,
 };
 use crate::sync::mapped::Ordering;
 
@@ -42,6 +43,8 @@ pub struct ShmPort {
     /// By slot, the generation of the station that is not believed any more; 0 for none.
     cut_off: Vec<u64>,
     wake_word: FutexWord,
+    /// Size of the file system that the segment is in; 0 if it is not known.
+    file_system_bytes: u64,
     membership: Membership,
 }
 
@@ -64,6 +67,7 @@ impl ShmPort {
             segment: Arc::clone(membership.segment()),
             slot: membership.slot(),
         }));
+        let file_system_bytes = sys::file_system_bytes(membership.rings()).unwrap_or(0);
         let epoch = &membership.segment().header().epoch;
         // Relaxed: only the counter starts here; `refresh` below reads everything.
         let seen_epoch = epoch.count.load(Ordering::Relaxed);
@@ -87,6 +91,7 @@ impl ShmPort {
             untold: None,
             cut_off: vec![0; max_stations],
             wake_word,
+            file_system_bytes,
             membership,
         };
         port.refresh();
@@ -172,6 +177,15 @@ impl ShmPort {
         }
         self.tx
             .lend_first(dst, &self.membership, &mut self.counters)
+    }
+
+    #[cold]
+    fn ring_failure(&self, error: &io::Error) -> RingFailure {
+        RingFailure {
+            errno: error.raw_os_error().unwrap_or(0),
+            ring_bytes: self.membership.segment().geometry().ring_stride_bytes,
+            file_system_bytes: self.file_system_bytes,
+        }
     }
 
     fn choose_active(&mut self) {
@@ -263,6 +277,11 @@ impl Port for ShmPort {
         }
         let before = out.len();
         out.extend(self.untold.take().map(PortEvent::Failed));
+        let failed = self.tx.take_failed().or_else(|| self.rx.take_failed());
+        if let Some(error) = failed {
+            out.push(PortEvent::RingFailed(self.ring_failure(&error)));
+        }
+        out.extend(self.tx.take_unreachable().map(PortEvent::Unreachable));
         if !self.watch.is_unsettled() {
             return out.len() > before;
         }

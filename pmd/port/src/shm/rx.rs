@@ -1,5 +1,7 @@
 //! The receiving side of a port: the rings of those who have sent something.
 
+use std::io;
+
 use super::cookie;
 use super::counters::Counters;
 use super::layout::STATIONS_MAX;
@@ -24,6 +26,8 @@ pub(super) struct RxSide {
     /// The contact bits that were acted upon.
     contacts: [u64; STATIONS_MAX.div_ceil(64)],
     contact_words: usize,
+    /// The error of the last ring that could not be mapped, until it is reported.
+    failed: Option<io::Error>,
 }
 
 /// How a visit of a ring ended.
@@ -40,7 +44,13 @@ impl RxSide {
             cursor: 0,
             contacts: [0; STATIONS_MAX.div_ceil(64)],
             contact_words: max_stations.div_ceil(64),
+            failed: None,
         }
+    }
+
+    /// The error of a ring that could not be mapped, once.
+    pub(super) fn take_failed(&mut self) -> Option<io::Error> {
+        self.failed.take()
     }
 
     /// Looks whether a slot that never did has sent something.
@@ -78,7 +88,10 @@ impl RxSide {
                     counters.rings_mapped += 1;
                     self.rings[sender] = Some(RxRing::new(slots));
                 }
-                Err(_) => counters.ring_failures += 1,
+                Err(error) => {
+                    counters.ring_failures += 1;
+                    self.failed = Some(error);
+                }
             }
         }
     }

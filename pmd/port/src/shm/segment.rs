@@ -13,6 +13,7 @@ use super::layout::{
     ContactLine, Geometry, LAYOUT_VERSION, MAGIC, SegmentHeader, StationEntry, StationState,
 };
 use super::sys;
+use crate::file_size::set_file_length;
 use crate::mapping::Mapping;
 use crate::port::AsFutexWord;
 use crate::sync::mapped::{AtomicU32, Ordering, fence};
@@ -79,8 +80,7 @@ impl Segment {
             .create_file(SEGMENT_FILE)
             .map_err(|error| failed("make", error))?;
         let bytes = geometry.segment_bytes() as u64;
-        file.set_len(bytes)
-            .map_err(|error| failed("set the length of", error))?;
+        set_file_length(&file, bytes).map_err(|error| failed("set the length of", error))?;
         sys::allocate(&file, 0, bytes).map_err(|error| failed("reserve memory for", error))?;
         let segment = Self::map(&file, geometry).map_err(|error| failed("map", error))?;
         let header = segment.header();

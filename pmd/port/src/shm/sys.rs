@@ -57,6 +57,16 @@ pub(super) fn allocate(file: &File, offset_bytes: u64, len_bytes: u64) -> io::Re
     }
 }
 
+/// The size of the file system that a file is in.
+pub(super) fn file_system_bytes(file: &File) -> io::Result<u64> {
+    let mut answer = std::mem::MaybeUninit::<libc::statvfs>::zeroed();
+    // SAFETY: the descriptor is open and `answer` has room for one statvfs.
+    check(unsafe { libc::fstatvfs(file.as_raw_fd(), answer.as_mut_ptr()) })?;
+    // SAFETY: statvfs is plain integers, zeroed before and filled by the call.
+    let answer = unsafe { answer.assume_init() };
+    Ok(answer.f_blocks.saturating_mul(answer.f_frsize))
+}
+
 /// The effective user of this process.
 pub(super) fn user() -> u32 {
     // SAFETY: takes nothing, cannot fail.

@@ -62,6 +62,10 @@ pub(super) struct TxSide {
     scratch: [Mempool; 3],
     /// Senders that take part in `barrier_on_all` need no fence of their own.
     needs_fence: bool,
+    /// The error of the last ring that could not be mapped, until it is reported.
+    failed: Option<io::Error>,
+    /// Stations to which frames were dropped since the last report, each once.
+    unreachable: Vec<MacBytes>,
 }
 
 fn mac_number(mac: MacBytes) -> u64 {
@@ -99,7 +103,19 @@ impl TxSide {
                 pool(Scratch::NoRing)?,
             ],
             needs_fence,
+            failed: None,
+            unreachable: Vec::new(),
         })
+    }
+
+    /// The error of a ring that could not be mapped, once.
+    pub(super) fn take_failed(&mut self) -> Option<io::Error> {
+        self.failed.take()
+    }
+
+    /// The stations to which frames were dropped, for want of a ring, since the last call.
+    pub(super) fn take_unreachable(&mut self) -> impl Iterator<Item = MacBytes> {
+        self.unreachable.drain(..)
     }
 
     /// Takes note of the state of a station slot.
@@ -232,14 +248,18 @@ impl TxSide {
         let number = self.rings.iter().position(Option::is_none);
         let number = number.unwrap_or(self.rings.len());
         let ring = if number < RINGS_MAX {
-            connect(slot, peer.state.generation, membership).ok()
+            connect(slot, peer.state.generation, membership)
         } else {
-            None
+            Err(io::Error::from_raw_os_error(libc::ENOBUFS))
         };
-        let Some(ring) = ring else {
-            counters.ring_failures += 1;
-            self.peers[slot].ring = PeerRing::Failed;
-            return None;
+        let ring = match ring {
+            Ok(ring) => ring,
+            Err(error) => {
+                counters.ring_failures += 1;
+                self.failed = Some(error);
+                self.peers[slot].ring = PeerRing::Failed;
+                return None;
+            }
         };
         counters.rings_mapped += 1;
         if number == self.rings.len() {
@@ -309,10 +329,19 @@ impl TxSide {
             self.send_to_all(mbuf.bytes(), membership, counters);
         } else if pool == Scratch::NoRing as usize {
             counters.drop_no_ring += 1;
+            self.note_unreachable(mbuf.bytes());
         } else {
             counters.drop_unknown_destination += 1;
         }
         self.free_scratch(pool, mbuf, counters);
+    }
+
+    fn note_unreachable(&mut self, frame: &[u8]) {
+        if let Some(dst) = frame.first_chunk::<6>()
+            && !self.unreachable.contains(dst)
+        {
+            self.unreachable.push(*dst);
+        }
     }
 
     /// Takes a scratch buffer that is not to be sent.

@@ -42,7 +42,11 @@ fn failure_of(port: &mut ShmPort) -> PortFailure {
             .iter()
             .filter_map(|event| match event {
                 PortEvent::Failed(failure) => Some(*failure),
-                PortEvent::Joined(_) | PortEvent::Left(_) | PortEvent::MtuChanged(_) => None,
+                PortEvent::Joined(_)
+                | PortEvent::Left(_)
+                | PortEvent::MtuChanged(_)
+                | PortEvent::RingFailed(_)
+                | PortEvent::Unreachable(_) => None,
             })
             .collect();
         if let [failure] = failures[..] {

@@ -147,6 +147,8 @@ impl Neighbours {
                     self.left.push(neighbour);
                 }
                 PortEvent::MtuChanged(_) => panic!("a segment has no MTU"),
+                PortEvent::RingFailed(failure) => panic!("no ring: {failure:?}"),
+                PortEvent::Unreachable(mac) => panic!("{mac:?} cannot be reached"),
                 PortEvent::Failed(failure) => panic!("the port failed: {failure}"),
             }
         }

@@ -15,6 +15,7 @@ use crate::control::{ControlError, Outcome};
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::instance::Conn;
+use crate::resource_error::ResourceError;
 use crate::vi::ViShared;
 
 /// A matched request: its handle over there, who asks, and with what.
@@ -43,9 +44,9 @@ pub(crate) fn connect_wait(
         attributes,
     } = reply
     else {
-        return Err(ControlError::Resource);
+        return Err(ResourceError::ProcessAnswer.into());
     };
-    let remote = remote.get().ok_or(ControlError::Resource)?;
+    let remote = remote.get().ok_or(ResourceError::ProcessAnswer)?;
     Ok((Conn::Process(conn), remote, attributes.into()))
 }
 
@@ -70,7 +71,7 @@ fn connected(
             note_connected(vi, handle, asked)?;
             Ok(attributes.into())
         }
-        _ => Err(ControlError::Resource),
+        _ => Err(ResourceError::ProcessAnswer.into()),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::attach::socket::{Listener, Socket};
 use crate::config::{NicConfig, Quota};
 use crate::descriptor::RawDescriptor;
 use crate::nic;
+use crate::resource_error::{Limit, LimitOf, LimitReached};
 use crate::sys;
 use crate::vi::Kind;
 use crate::work::{self, Done, Queue, WhenFull};
@@ -145,6 +146,8 @@ fn post(
     unsafe { work::post(vi, queue, descriptor, region, when_full, 0) }
 }
 
+const TAG_IN_USE: ControlError = ControlError::Resource(ResourceError::TagInUse);
+
 #[test]
 fn what_ends_with_the_process_ends_well() {
     let process = Mortal::new("ends", |r| matches!(r, Request::Disconnect { .. }));
@@ -176,7 +179,7 @@ fn a_vi_in_the_place_of_another_is_not_ended_with_it() {
     assert!(place.is_live(second));
     take_down(place, first);
     assert_eq!(nic::disconnect(second), Ok(()));
-    assert_eq!(nic::destroy_ptag(nic, ptag), Err(ControlError::Resource));
+    assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
     assert_eq!(nic::destroy_vi(second), Ok(()));
     assert_eq!(nic::destroy_ptag(nic, ptag), Ok(()));
     assert_eq!(nic::close(nic), Ok(()));
@@ -188,7 +191,7 @@ fn a_tag_in_use_stays_when_the_process_is_gone() {
     let process = Mortal::new("tag", |r| matches!(r, Request::DestroyPtag { .. }));
     let (nic, ptag, vi) = vi_and_tag_of(&process, "TAG");
     for _ in 0..2 {
-        assert_eq!(nic::destroy_ptag(nic, ptag), Err(ControlError::Resource));
+        assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
     }
     assert_eq!(nic::disconnect(vi), Ok(()));
     assert_eq!(nic::destroy_vi(vi), Ok(()));
@@ -241,13 +244,15 @@ fn a_post_beyond_what_the_process_allows_is_refused_and_harms_nothing() {
     }
     for when_full in [WhenFull::Break, WhenFull::Refuse] {
         for queue in [Queue::Receive, Queue::Send] {
-            assert_eq!(post(queue, 7, when_full), Err(ControlError::Resource));
+            let allowed = Limit::MaxDescriptors;
+            let reached = LimitReached::all_in_use(allowed, ALLOWED, LimitOf::Program);
+            assert_eq!(post(queue, 7, when_full), Err(reached.into()));
         }
     }
     let state = || nic::query_vi(vi).map(|info| info.state);
     assert_eq!(state(), Ok(EndpointState::Idle), "nothing broke");
     // The process dies; what was posted comes back, and is there to be posted again.
-    assert_eq!(nic::destroy_ptag(nic, ptag), Err(ControlError::Resource));
+    assert_eq!(nic::destroy_ptag(nic, ptag), Err(TAG_IN_USE));
     for round in 0..2 {
         for number in 0..ALLOWED as usize {
             let found = work::done(vi, Queue::Receive).unwrap();

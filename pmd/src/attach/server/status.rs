@@ -86,6 +86,21 @@ pub struct ApplicationStatus {
     pub stale: u64,
     /// Asynchronous errors that it could not be told.
     pub errors_dropped: u64,
+    /// Calls that failed because of a limit.
+    pub refused_calls: u64,
+    /// What it may have, and has.
+    pub quotas: Vec<QuotaUse>,
+}
+
+/// A quota of an application, and how much of it is used.
+#[derive(Clone, Copy, Debug)]
+pub struct QuotaUse {
+    /// Its key in `[process.quota]`.
+    pub key: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What counts against it.
+    pub in_use: u64,
 }
 
 /// A VI of an application.

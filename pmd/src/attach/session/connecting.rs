@@ -3,12 +3,14 @@
 use fcvi_frame::connect;
 
 use super::Session;
+use super::owned::all_in_use;
 use crate::attach::doors;
 use crate::attach::message::{Attributes, NetAddress, Reply, Request};
 use crate::attach::reservations::{Refused, RequestNames, UsedNames};
 use crate::attach::socket::Peer;
 use crate::control::{ControlError, Outcome};
 use crate::nic;
+use crate::resource_error::{Limit, ResourceError};
 
 impl Session {
     pub(super) fn answer_connecting(&self, request: Request) -> Outcome<Reply> {
@@ -19,7 +21,8 @@ impl Session {
             Request::ConnectWait { nic, local, limit } => {
                 // Beyond them, as many may come as calls wait.
                 if self.owned().conns.len() >= self.quota.max_incoming as usize {
-                    return Err(ControlError::Resource);
+                    let limit = self.quota.max_incoming;
+                    return Err(all_in_use(Limit::MaxIncoming, limit));
                 }
                 let local = address(local)?;
                 let name = local.discriminator;
@@ -129,6 +132,9 @@ impl Session {
         let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
         let line = format_args!("NIC {name}: discriminator refused: {refused} uid={uid} pid={pid}");
         doors::say(log::Level::Warn, line);
-        Err(ControlError::Resource)
+        Err(match refused {
+            Refused::Reserved { .. } => ResourceError::Discriminator.into(),
+            Refused::Limit { limit, .. } => all_in_use(Limit::MaxDiscriminators, limit),
+        })
     }
 }

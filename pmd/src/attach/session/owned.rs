@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use crate::attach::mapped_files::FileUse;
 use crate::config::Quota;
 use crate::control::{ControlError, Outcome};
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 
 /// What an application owns on its NIC, by the handles that it was given.
 ///
@@ -40,6 +41,11 @@ pub(super) struct Region {
     pub(super) file: Option<FileUse>,
 }
 
+/// A quota is used up.
+pub(super) fn all_in_use(limit: Limit, quota: u32) -> ControlError {
+    LimitReached::all_in_use(limit, quota, LimitOf::Program).into()
+}
+
 impl Owned {
     /// What was made for this opening, if that has not ended meanwhile.
     fn of_open<T>(&self, made: Outcome<T>, nic: u64) -> Outcome<T> {
@@ -67,7 +73,7 @@ impl Owned {
     /// Counts a tag that is about to be made. [`Self::have_tag`] follows.
     pub(super) fn expect_tag(&mut self, quota: &Quota) -> Outcome<()> {
         if self.tags.len() + self.tags_to_come >= quota.max_ptags as usize {
-            return Err(ControlError::Resource);
+            return Err(all_in_use(Limit::MaxPtags, quota.max_ptags));
         }
         self.tags_to_come += 1;
         Ok(())
@@ -84,7 +90,7 @@ impl Owned {
     /// Counts a VI that is about to be made. [`Self::have_vi`] follows.
     pub(super) fn expect_vi(&mut self, quota: &Quota) -> Outcome<()> {
         if self.vis.len() + self.vis_to_come >= quota.max_vi as usize {
-            return Err(ControlError::Resource);
+            return Err(all_in_use(Limit::MaxVi, quota.max_vi));
         }
         self.vis_to_come += 1;
         Ok(())
@@ -109,7 +115,7 @@ impl Owned {
     pub(super) fn expect_region(&mut self, quota: &Quota) -> Outcome<()> {
         let regions = self.regions.len() + self.regions_to_come;
         if regions >= quota.max_regions as usize {
-            return Err(ControlError::Resource);
+            return Err(all_in_use(Limit::MaxRegions, quota.max_regions));
         }
         self.regions_to_come += 1;
         Ok(())
@@ -124,7 +130,13 @@ impl Owned {
     ) -> Outcome<()> {
         let sum = self.other_bytes.saturating_add(bytes);
         if sum.saturating_add(file_bytes) > quota.max_registered_bytes {
-            return Err(ControlError::Resource);
+            return Err(ControlError::Resource(ResourceError::Limit(LimitReached {
+                limit: Limit::MaxRegisteredBytes,
+                value: quota.max_registered_bytes,
+                in_use: self.other_bytes.saturating_add(file_bytes),
+                wanted: bytes,
+                of: LimitOf::Program,
+            })));
         }
         self.other_bytes = sum;
         Ok(())
@@ -174,6 +186,16 @@ mod tests {
             max_registered_bytes: 0x3000,
             ..Quota::default()
         }
+    }
+
+    fn too_many_bytes(in_use: u64, wanted: u64) -> ControlError {
+        ControlError::Resource(ResourceError::Limit(LimitReached {
+            limit: Limit::MaxRegisteredBytes,
+            value: 0x3000,
+            in_use,
+            wanted,
+            of: LimitOf::Program,
+        }))
     }
 
     fn region(bytes: u64) -> Region {
@@ -233,7 +255,8 @@ mod tests {
         let (mut owned, quota) = (owned(), quota());
         owned.expect_tag(&quota).unwrap();
         owned.expect_tag(&quota).unwrap();
-        assert_eq!(owned.expect_tag(&quota), Err(ControlError::Resource));
+        let reached = all_in_use(Limit::MaxPtags, 2);
+        assert_eq!(owned.expect_tag(&quota), Err(reached));
         assert_eq!(owned.have_tag(Ok(7), 1), Ok(7));
         let refused = owned.have_tag(Err(ControlError::InvalidParameter), 1);
         assert!(refused.is_err());
@@ -246,9 +269,9 @@ mod tests {
         let (mut owned, quota) = (owned(), quota());
         owned.expect_vi(&quota).unwrap();
         owned.expect_vi(&quota).unwrap();
-        assert_eq!(owned.expect_vi(&quota), Err(ControlError::Resource));
+        assert_eq!(owned.expect_vi(&quota), Err(all_in_use(Limit::MaxVi, 2)));
         assert_eq!(owned.have_vi(Ok(7), 1), Ok(7));
-        assert_eq!(owned.expect_vi(&quota), Err(ControlError::Resource));
+        assert_eq!(owned.expect_vi(&quota), Err(all_in_use(Limit::MaxVi, 2)));
         let refused = owned.have_vi(Err(ControlError::Ptag), 1);
         assert_eq!(refused, Err(ControlError::Ptag));
         assert_eq!(owned.expect_vi(&quota), Ok(()), "one was not made");
@@ -261,12 +284,12 @@ mod tests {
         expect(&mut owned, 0x1000, &quota).unwrap();
         expect(&mut owned, 0x1000, &quota).unwrap();
         let third = expect(&mut owned, 0x1000, &quota);
-        assert_eq!(third, Err(ControlError::Resource));
+        assert_eq!(third, Err(all_in_use(Limit::MaxRegions, 2)));
         assert_eq!(owned.have_region(Ok(7), region(0x1000)).0, Ok(7));
         let failed = owned.have_region(Err(ControlError::Ptag), region(0x1000)).0;
         assert_eq!(failed, Err(ControlError::Ptag));
         let long = expect(&mut owned, 0x3000, &quota);
-        assert_eq!(long, Err(ControlError::Resource), "of 0x1000 and 0x3000");
+        assert_eq!(long, Err(too_many_bytes(0x1000, 0x3000)));
         assert_eq!(owned.other_bytes, 0x1000);
         expect(&mut owned, 0x2000, &quota).unwrap();
         owned.have_region(Ok(8), region(0x2000)).0.unwrap();
@@ -274,6 +297,6 @@ mod tests {
         assert!(owned.remove_region(7).is_none());
         assert_eq!(owned.other_bytes, 0x2000);
         let beside_files = owned.expect_bytes(0x1000, &quota, 0x1000);
-        assert_eq!(beside_files, Err(ControlError::Resource));
+        assert_eq!(beside_files, Err(too_many_bytes(0x3000, 0x1000)));
     }
 }

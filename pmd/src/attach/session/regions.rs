@@ -16,6 +16,7 @@ use crate::memory::mapped::{ClientFile, MapError};
 use crate::memory::pages::page_range;
 use crate::memory::place::{ClientMemory, Place};
 use crate::nic::MemSettings;
+use crate::resource_error::ResourceError;
 use crate::sync::Ordering;
 use crate::sys;
 
@@ -60,7 +61,10 @@ impl Session {
                 (reached.bytes, reached.file),
                 None,
             ),
-            Err(reply) => (Err(ControlError::Resource), (0, None), Some(reply)),
+            Err(reply) => {
+                let refused = Err(ResourceError::ProcessRefused.into());
+                (refused, (0, None), Some(reply))
+            }
         };
         let (bytes, file) = region;
         let at = Region {
@@ -72,6 +76,7 @@ impl Session {
         let (made, unused) = self.owned().have_region(entered, at);
         drop(unused);
         match refused {
+            Some(Reply::Failed(error)) => Err(error),
             Some(reply) => Ok(reply),
             None => made.map(Reply::Region),
         }

@@ -149,7 +149,7 @@ fn what_is_opened_while_the_application_ends_is_closed_again() {
     application.end();
     assert_eq!(
         application.open(),
-        Err(ControlError::Resource),
+        Err(ResourceError::ProcessGone.into()),
         "a call that was under way"
     );
     assert_eq!(process.device.instances.count(), 1);

@@ -1,7 +1,7 @@
 //! Who has which regions, and who uses which tags: so that an opening or a tag ends without a
 //! look at what others have.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, TryReserveError};
 
 /// The regions of each opening, by their places in the table.
 #[derive(Default)]
@@ -13,6 +13,12 @@ impl Holdings {
         let places = self.0.entry(instance).or_default();
         places.push(place);
         places.len() as u32 - 1
+    }
+
+    /// Makes room for one more region of an opening.
+    pub(super) fn try_reserve(&mut self, instance: u64) -> Result<(), TryReserveError> {
+        self.0.try_reserve(1)?;
+        self.0.entry(instance).or_default().try_reserve(1)
     }
 
     /// Strikes a region out that stands there; gives the one that stands there from now on, if it
@@ -43,6 +49,11 @@ impl Holdings {
 pub(super) struct TagUses(HashMap<u32, u32>);
 
 impl TagUses {
+    /// Makes room for one more tag.
+    pub(super) fn try_reserve(&mut self) -> Result<(), TryReserveError> {
+        self.0.try_reserve(1)
+    }
+
     pub(super) fn add(&mut self, tag: u32) {
         *self.0.entry(tag).or_default() += 1;
     }

@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use super::holdings::{Holdings, TagUses};
 use super::{
-    CHUNK, Entry, RDMA_READ, RDMA_WRITE, RegionAttributes, RegionError, RegionLimits, RegionTable,
-    RegionUsage, WRITABLE, grant,
+    CHUNK, Entry, RDMA_READ, RDMA_WRITE, RegionAttributes, RegionError, RegionTable, RegionUsage,
+    WRITABLE, grant,
 };
-use crate::memory::locked;
+use crate::memory::locked::{self, NotLocked};
 use crate::memory::pages::{self, LockPolicy};
 use crate::memory::place::{ClientMemory, Owner, Place};
+use crate::resource_error::{Limit, LimitOf, LimitReached, ResourceError};
 use crate::sync::{AtomicPtr, Ordering, fence};
+
+mod admission;
 
 /// A thread that has ended a region over there ends it here within so long, however busy the
 /// machine is.
@@ -82,6 +85,8 @@ struct Prepared {
     owner: Owner,
     writable: bool,
     locked: bool,
+    /// Why not, where it was tried.
+    not_locked: Option<NotLocked>,
     place: Option<Arc<Place>>,
 }
 
@@ -108,7 +113,7 @@ impl RegionTable {
         // hold the NIC's turn.
         let prepared = self.prepare(span);
         let mut control = self.lock_control();
-        let (prepared, attributes) = control.admit(span, prepared, admit)?;
+        let (prepared, attributes) = control.admit(span, prepared, (instance, 1), admit)?;
         let handle = control.take_handle(random);
         self.enter(&mut control, instance, span, handle, prepared, attributes);
         Ok(handle)
@@ -133,8 +138,10 @@ impl RegionTable {
         if handle >> 16 == 0 {
             return Err(RegionError::Invalid.into());
         }
-        if handle & 0xFFFF >= self.limits.regions {
-            return Err(RegionError::Resource.into());
+        let regions = self.limits.regions;
+        if handle & 0xFFFF >= regions {
+            let reached = LimitReached::all_in_use(Limit::MaxRegions, regions, LimitOf::Nic);
+            return Err(RegionError::Resource(reached).into());
         }
         self.lock_control().reserve(span.bytes(), &self.limits)?;
         let prepared = self.prepare(span);
@@ -144,7 +151,9 @@ impl RegionTable {
             .wait_timeout_while(self.lock_control(), PATIENCE, is_leaving)
             .unwrap_or_else(PoisonError::into_inner);
         let taken = control.is_taken(handle);
-        let (prepared, attributes) = control.admit(span, prepared, || {
+        let places = (handle & 0xFFFF) as usize + 1;
+        let missing = places.saturating_sub(control.entries.len());
+        let (prepared, attributes) = control.admit(span, prepared, (instance, missing), || {
             if taken {
                 return Err(RegionError::Invalid.into());
             }
@@ -180,9 +189,10 @@ impl RegionTable {
             owner: memory.owner,
             writable: memory.writable,
             locked: false,
+            not_locked: None,
             place: Some(Arc::new(memory.place)),
         };
-        let (prepared, attributes) = control.admit(span, Ok(prepared), admit)?;
+        let (prepared, attributes) = control.admit(span, Ok(prepared), (instance, 1), admit)?;
         let handle = control.take_handle(random);
         self.enter(&mut control, instance, span, handle, prepared, attributes);
         Ok(handle)
@@ -204,8 +214,19 @@ impl RegionTable {
         let (base, end) = pages::page_range(address, length_bytes).ok_or(RegionError::Invalid)?;
         let span = Span { address, base, end };
         // Before the pages are looked at: who asks for more than there can be, hears of that.
-        if length_bytes > self.limits.region_bytes || span.bytes() > self.limits.bytes {
-            return Err(RegionError::Resource);
+        let limits = [
+            (
+                Limit::MaxRegionBytes,
+                self.limits.region_bytes,
+                length_bytes,
+            ),
+            (Limit::MaxRegisteredBytes, self.limits.bytes, span.bytes()),
+        ];
+        for (limit, value, wanted) in limits {
+            if wanted > value {
+                let exceeded = LimitReached::exceeded(limit, value, wanted);
+                return Err(RegionError::Resource(exceeded));
+            }
         }
         Ok(span)
     }
@@ -214,14 +235,20 @@ impl RegionTable {
     fn prepare(&self, span: Span) -> Result<Prepared, RegionError> {
         let Span { base, end, .. } = span;
         let writable = pages::writable(base, end).ok_or(RegionError::Invalid)?;
-        let locked = self.limits.lock != LockPolicy::Never && locked::lock(base, end);
-        if !locked && self.limits.lock == LockPolicy::Required {
-            return Err(RegionError::Resource);
+        let mut not_locked = None;
+        if self.limits.lock != LockPolicy::Never {
+            not_locked = locked::lock(base, end).err();
+        }
+        if let Some(why) = not_locked
+            && self.limits.lock == LockPolicy::Required
+        {
+            return Err(RegionError::Resource(why.into()));
         }
         Ok(Prepared {
             owner: Owner::PROGRAM,
             writable,
-            locked,
+            locked: self.limits.lock != LockPolicy::Never && not_locked.is_none(),
+            not_locked,
             place: None,
         })
     }
@@ -236,12 +263,10 @@ impl RegionTable {
         region: Prepared,
         attributes: RegionAttributes,
     ) {
-        let own = region.place.is_none();
-        if own && !region.locked && self.limits.lock != LockPolicy::Never {
+        if let Some(why) = region.not_locked {
             if control.usage.unlocked == 0 {
-                log::warn!(
-                    "registered memory could not be locked (RLIMIT_MEMLOCK); it is used unlocked"
-                );
+                let why = ResourceError::from(why);
+                log::warn!("registered memory is used without being locked: {why}");
             }
             control.usage.unlocked += 1;
         }
@@ -440,44 +465,6 @@ impl RegionTable {
 }
 
 impl Control {
-    /// Counts a region that is about to be registered, if the limits allow it.
-    fn reserve(&mut self, bytes: u64, limits: &RegionLimits) -> Result<(), RegionError> {
-        if self.usage.regions >= u64::from(limits.regions)
-            || self.usage.bytes.saturating_add(bytes) > limits.bytes
-        {
-            return Err(RegionError::Resource);
-        }
-        self.usage.regions += 1;
-        self.usage.bytes += bytes;
-        Ok(())
-    }
-
-    /// What was prepared and its attributes; or everything is taken back that was done for it
-    /// since [`Control::reserve`].
-    fn admit<E: From<RegionError>>(
-        &mut self,
-        span: Span,
-        prepared: Result<Prepared, RegionError>,
-        admit: impl FnOnce() -> Result<RegionAttributes, E>,
-    ) -> Result<(Prepared, RegionAttributes), E> {
-        let admitted = prepared
-            .map_err(E::from)
-            .and_then(|prepared| match admit() {
-                Ok(attributes) => Ok((prepared, attributes)),
-                Err(refused) => {
-                    if prepared.locked {
-                        locked::unlock(span.base, span.end);
-                    }
-                    Err(refused)
-                }
-            });
-        if admitted.is_err() {
-            self.usage.regions -= 1;
-            self.usage.bytes -= span.bytes();
-        }
-        admitted
-    }
-
     /// Does the handle name a region of this owner that was registered with this address?
     fn registered(&self, owner: Owner, address: u64, handle: u32) -> bool {
         self.entries

@@ -1,5 +1,6 @@
 use super::*;
 use crate::memory::{locked, pages};
+use crate::resource_error::{Limit, LimitOf, LimitReached};
 
 mod clients;
 
@@ -218,17 +219,16 @@ fn limits_and_bad_ranges_are_refused() {
     let at = memory.as_ptr() as u64;
     assert_eq!(register(&table, at, 0, TAGGED), Err(RegionError::Invalid));
     assert_eq!(register(&table, 4096, 1, TAGGED), Err(RegionError::Invalid));
-    assert_eq!(
-        register(&table, at, 2 << 20, TAGGED),
-        Err(RegionError::Resource)
-    );
-    assert_eq!(
-        register(&table, at, 8193, TAGGED),
-        Err(RegionError::Resource)
-    );
+    let exceeded = |wanted| LimitReached::exceeded(Limit::MaxRegionBytes, 8192u64, wanted);
+    for bytes in [2 << 20, 8193] {
+        let refused = register(&table, at, bytes, TAGGED);
+        assert_eq!(refused, Err(RegionError::Resource(exceeded(bytes))));
+    }
     assert_eq!(table.usage().regions, 0);
     register(&table, at, 1, TAGGED).unwrap();
-    assert_eq!(register(&table, at, 1, TAGGED), Err(RegionError::Resource));
+    let reached = LimitReached::all_in_use(Limit::MaxRegions, 1u32, LimitOf::Nic);
+    let refused = register(&table, at, 1, TAGGED);
+    assert_eq!(refused, Err(RegionError::Resource(reached)));
 }
 
 /// Whether anything is mapped there does not change the answer.
@@ -241,11 +241,11 @@ fn more_than_there_can_be_is_refused_before_the_pages_are_looked_at() {
         lock: LockPolicy::Never,
     });
     let bytes = (1 << 20) + 1;
-    assert_eq!(table.look(4096, bytes), Err(RegionError::Resource));
-    assert_eq!(
-        register(&table, 4096, bytes, TAGGED),
-        Err(RegionError::Resource)
-    );
+    let pages = (1 << 20) + 4096;
+    let exceeded = LimitReached::exceeded(Limit::MaxRegisteredBytes, 1u64 << 20, pages);
+    let exceeded = RegionError::Resource(exceeded);
+    assert_eq!(table.look(4096, bytes), Err(exceeded));
+    assert_eq!(register(&table, 4096, bytes, TAGGED), Err(exceeded));
     assert_eq!(table.look(4096, bytes - 1), Err(RegionError::Invalid));
 }
 

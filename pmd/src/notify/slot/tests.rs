@@ -145,7 +145,8 @@ fn a_nic_has_so_many_notify_threads_and_no_more() {
         assert_eq!(slot.ask(source, never()), Ok(()));
         assert_eq!(slot.ask(source, never()), Ok(()), "the same thread");
     }
-    assert_eq!(slots[2].ask(source, never()), Err(ControlError::Resource));
+    let reached = LimitReached::all_in_use(Limit::MaxNotifyThreads, 2u32, LimitOf::Nic);
+    assert_eq!(slots[2].ask(source, never()), Err(reached.into()));
     // Of a queue that ended, for another one.
     settle(slots[0].end().into_iter().collect());
     assert_eq!(slots[2].ask(source, never()), Ok(()));

@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -395,6 +395,16 @@ impl Running {
             self.kill_group(),
             "the program had ended before it could be killed"
         );
+    }
+
+    /// Its process number, which is the child's until it was waited for.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Has it ended, and how?
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("the child's status")
     }
 
     /// True if there was something to kill.

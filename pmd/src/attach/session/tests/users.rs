@@ -89,6 +89,9 @@ fn error(outcome: Outcome<Reply>) -> ControlError {
     outcome.expect_err("it was not refused")
 }
 
+/// A discriminator belongs to another user.
+const RESERVED: ControlError = ControlError::Resource(ResourceError::Discriminator);
+
 #[test]
 fn listener_on_a_discriminator_of_another_user_is_refused_until_its_openings_are_closed() {
     let process = Process::new("listener");
@@ -99,18 +102,15 @@ fn listener_on_a_discriminator_of_another_user_is_refused_until_its_openings_are
     }
     // No call waits by it now.
     let refused = || error(other.wait("service", AT_ONCE));
-    assert_eq!(refused(), ControlError::Resource);
+    assert_eq!(refused(), RESERVED);
     assert_eq!(error(other.wait("another", AT_ONCE)), ControlError::Timeout);
     let nic = first.nic;
     first.call(Request::Close { nic }).unwrap();
-    assert_eq!(refused(), ControlError::Resource, "one is still open");
+    assert_eq!(refused(), RESERVED, "one is still open");
     second.session.end();
     assert_eq!(refused(), ControlError::Timeout, "it is free");
     let taken = Application::of(&process, OWNER);
-    assert_eq!(
-        error(taken.wait("service", AT_ONCE)),
-        ControlError::Resource
-    );
+    assert_eq!(error(taken.wait("service", AT_ONCE)), RESERVED);
     for session in [first.session, other.session, taken.session] {
         session.end();
     }
@@ -124,18 +124,18 @@ fn request_under_a_name_of_another_user_is_refused_and_leaves_the_vi_idle() {
     let nobody = error(owner.connect("client", "nobody", TIMEOUT));
     assert_eq!(nobody, ControlError::NoMatch);
     let nobody = |own| error(other.connect(own, "nobody", TIMEOUT));
-    assert_eq!(nobody("client"), ControlError::Resource);
-    assert_eq!(error(other.ask_peer("client", "x")), ControlError::Resource);
+    assert_eq!(nobody("client"), RESERVED);
+    assert_eq!(error(other.ask_peer("client", "x")), RESERVED);
     let waits = other.wait("client", AT_ONCE);
-    assert_eq!(error(waits), ControlError::Resource);
+    assert_eq!(error(waits), RESERVED);
     assert_eq!(nobody("another"), ControlError::NoMatch);
     assert_eq!(nobody(""), ControlError::NoMatch, "no name at all");
     // The requests of two peers are matched by the remote discriminator.
     owner.ask_peer("", "meeting").unwrap();
     let refused = error(other.ask_peer("", "meeting"));
-    assert_eq!(refused, ControlError::Resource);
+    assert_eq!(refused, RESERVED);
     let refused = error(other.wait("meeting", AT_ONCE));
-    assert_eq!(refused, ControlError::Resource);
+    assert_eq!(refused, RESERVED);
     owner.session.end();
     assert_eq!(nobody("client"), ControlError::NoMatch, "it is free");
     other.ask_peer("client", "meeting").unwrap();

@@ -168,14 +168,15 @@ fn less_than_the_pages_of_a_range_is_refused() {
     let refused = register_for(&table, 3, mapped(PAGE), (u64::MAX - 8, 64), true);
     assert_eq!(refused, Err(RegionError::Invalid));
     assert_eq!(table.usage().regions, 0);
-    let admitted = || Err(RegionError::Resource);
+    let no_memory = RegionError::Resource(ResourceError::OutOfMemory);
+    let admitted = || Err(no_memory);
     let memory = ClientMemory {
         owner: owner(3),
         place: mapped(PAGE),
         writable: true,
     };
     let refused = table.register_for(3, memory, (0x7000_0000, 64), 0, admitted);
-    assert_eq!(refused, Err(RegionError::Resource));
+    assert_eq!(refused, Err(no_memory));
     assert_eq!((table.usage().regions, table.usage().bytes), (0, 0));
 }
 
@@ -201,9 +202,10 @@ fn a_region_can_be_put_under_a_given_handle() {
         Err(RegionError::Invalid),
         "no generation"
     );
+    let reached = LimitReached::all_in_use(Limit::MaxRegions, 1024u32, LimitOf::Nic);
     assert_eq!(
         adopt(&table, 0x1_0000 | 1024, at),
-        Err(RegionError::Resource)
+        Err(RegionError::Resource(reached))
     );
     assert_eq!(
         adopt(&table, 0x1_0008, 4096),

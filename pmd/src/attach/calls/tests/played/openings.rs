@@ -45,7 +45,7 @@ fn calls_that_wait_leave_a_conversation_to_those_that_do_not() {
     process.stage.refuses.store(true, Ordering::SeqCst);
     let address = address_on(nic);
     let refused = nic::connect_wait(nic, &address, None).err();
-    assert_eq!(refused, Some(ControlError::Resource));
+    assert_eq!(refused, Some(ResourceError::ProcessRefused.into()));
     for _ in 0..3 {
         nic::create_ptag(nic).unwrap();
     }
@@ -81,7 +81,7 @@ fn close_nic_without_an_acknowledgement_does_not_succeed() {
     {
         let _stopped = process.stage.stopped.lock().unwrap();
         let closed = close(device, remote, true, SHORT);
-        assert_eq!(closed, Err(ControlError::Resource));
+        assert_eq!(closed, Err(ResourceError::ProcessGone.into()));
         assert!(nic::query_region(nic, address, region).is_ok());
     }
     nic::close(nic).unwrap();
@@ -99,7 +99,7 @@ fn close_of_one_opening_without_an_answer_does_not_succeed() {
     let device = device_of(RawHandle::unpack(nic).device).unwrap();
     let remote = device.instances.remote(nic).unwrap();
     let closed = close(device, remote, false, SHORT);
-    assert_eq!(closed, Err(ControlError::Resource));
+    assert_eq!(closed, Err(ResourceError::ProcessGone.into()));
     ANSWERS.store(true, Ordering::SeqCst);
     for nic in [nic, other] {
         nic::close(nic).unwrap();
@@ -109,11 +109,11 @@ fn close_of_one_opening_without_an_answer_does_not_succeed() {
 #[test]
 fn a_vi_that_could_not_be_ended_is_there_still() {
     let process = Played::new("STAYS", no_change, |_, request| match request {
-        Request::DestroyVi { .. } => Some(Reply::Failed(ControlError::Resource)),
+        Request::DestroyVi { .. } => Some(Reply::Failed(ControlError::InvalidState)),
         request => usual(request),
     });
     let end = End::new(process.nic());
-    assert_eq!(nic::destroy_vi(end.handle), Err(ControlError::Resource));
+    assert_eq!(nic::destroy_vi(end.handle), Err(ControlError::InvalidState));
     assert!(nic::query_vi(end.handle).is_ok());
     nic::close(end.nic).unwrap();
 }
@@ -218,7 +218,7 @@ fn a_process_that_does_not_answer_is_waited_for_no_longer_than_is_said() {
         link.ask_within(&Request::Open, Duration::from_millis(20))
             .err()
     };
-    assert_eq!(result_of(open), Some(ControlError::Resource));
+    assert_eq!(result_of(open), Some(ResourceError::ProcessGone.into()));
     // Others are waited for as ever.
     is_stuck.store(false, Ordering::SeqCst);
     assert!(nic::query_vi(end.handle).is_ok());

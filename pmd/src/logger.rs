@@ -1,14 +1,17 @@
-//! Where a C program finds what the library has to say: on its standard error.
+//! A logger that writes to standard error, as much as the environment asks for. For the C library, and for programs.
 
 use std::ffi::OsStr;
 use std::sync::OnceLock;
 
 use log::{LevelFilter, Log, Metadata, Record};
+use pmd_port::{environment, stderr};
 
 /// Names the least severe level that is printed: off, error, warn (the default), info, debug, trace.
-const LEVEL_VARIABLE: &str = "VIADUCT_LOG";
+pub const LEVEL_VARIABLE: &str = "VIADUCT_LOG";
 
 struct StandardError {
+    /// Begins each line.
+    name: &'static str,
     level: LevelFilter,
 }
 
@@ -20,18 +23,19 @@ impl Log for StandardError {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let level = record.level().as_str().to_lowercase();
-            vipl::stderr::write_line(format_args!("vipl: {level}: {}", record.args()));
+            stderr::write_line(format_args!("{}: {level}: {}", self.name, record.args()));
         }
     }
 
     fn flush(&self) {}
 }
 
-/// Installs the logger once, unless the program (a Rust one) has brought its own.
-pub(crate) fn install() {
+/// Installs the logger once, unless the program has brought its own. `name` begins each line.
+pub fn install(name: &'static str) {
     static LOGGER: OnceLock<StandardError> = OnceLock::new();
-    let setting = vipl::environment::variable(LEVEL_VARIABLE);
+    let setting = environment::variable(LEVEL_VARIABLE);
     let logger = LOGGER.get_or_init(|| StandardError {
+        name,
         level: setting
             .as_deref()
             .and_then(level_of)
@@ -39,8 +43,8 @@ pub(crate) fn install() {
     });
     if log::set_logger(logger).is_ok() {
         if let Some(setting) = setting.filter(|setting| level_of(setting).is_none()) {
-            vipl::stderr::write_line(format_args!(
-                "vipl: warn: {LEVEL_VARIABLE}={}: must be off, error, warn, info, debug or trace",
+            stderr::write_line(format_args!(
+                "{name}: warn: {LEVEL_VARIABLE}={}: must be off, error, warn, info, debug or trace",
                 setting.display()
             ));
         }
@@ -62,7 +66,7 @@ mod tests {
     #[test]
     fn off_is_silent() {
         let error = Metadata::builder().level(Level::Error).build();
-        let logger = |level| StandardError { level };
+        let logger = |level| StandardError { name: "a", level };
         assert!(!logger(LevelFilter::Off).enabled(&error));
         assert!(logger(LevelFilter::Warn).enabled(&error));
         let info = Metadata::builder().level(Level::Info).build();

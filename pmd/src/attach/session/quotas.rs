@@ -1,0 +1,70 @@
+//! What an application may have and has, and the calls that fail because of it.
+
+use super::{Owned, Session};
+use crate::attach::doors;
+use crate::attach::message::Reply;
+use crate::attach::server::QuotaUse;
+use crate::attach::socket::Peer;
+use crate::control::ControlError;
+use crate::resource_error::{Limit, ResourceError};
+use crate::sync::Ordering;
+
+impl Session {
+    /// Counts and logs a call that fails because of a limit.
+    pub(super) fn note_limit(&self, reply: &Reply) {
+        let Reply::Failed(ControlError::Resource(ResourceError::Limit(limit))) = reply else {
+            return;
+        };
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
+        let line = format_args!("NIC {name}: a call fails: {limit} pid={pid} uid={uid}");
+        doors::say(log::Level::Warn, line);
+    }
+
+    /// What it may have, and has.
+    pub(super) fn quotas(&self, owned: &Owned, file_bytes: u64) -> Vec<QuotaUse> {
+        let quota = &self.quota;
+        let posted = self.counters.submitted.load(Ordering::Relaxed);
+        let completed = self.counters.completed.load(Ordering::Relaxed);
+        let discriminators = self.names().count();
+        [
+            (Limit::MaxVi, quota.max_vi.into(), owned.vis.len() as u64),
+            (
+                Limit::MaxPtags,
+                quota.max_ptags.into(),
+                owned.tags.len() as u64,
+            ),
+            (
+                Limit::MaxRegions,
+                quota.max_regions.into(),
+                owned.regions.len() as u64,
+            ),
+            (
+                Limit::MaxRegisteredBytes,
+                quota.max_registered_bytes,
+                owned.other_bytes + file_bytes,
+            ),
+            (
+                Limit::MaxDescriptors,
+                quota.max_descriptors.into(),
+                posted.saturating_sub(completed),
+            ),
+            (
+                Limit::MaxIncoming,
+                quota.max_incoming.into(),
+                owned.conns.len() as u64,
+            ),
+            (
+                Limit::MaxDiscriminators,
+                quota.max_discriminators.into(),
+                discriminators,
+            ),
+        ]
+        .map(|(limit, value, in_use)| QuotaUse {
+            key: limit.key(),
+            value,
+            in_use,
+        })
+        .to_vec()
+    }
+}

@@ -1,0 +1,82 @@
+//! Whether a configuration can be used on this host, found out without serving anybody.
+
+use std::fs;
+use std::net::SocketAddr;
+
+use nix::unistd::{AccessFlags, access};
+
+use super::{OpenError, ports, tcp_address};
+use crate::attach::server;
+use crate::config::{NicConfig, ProcessConfig, Progress, TransportKind, ip_address};
+use crate::log_limiter::LogLimiter;
+use crate::progress;
+use crate::vitcp;
+
+/// No connection is made whose lines it would limit.
+static UNUSED_LIMITER: LogLimiter = LogLimiter::new(1);
+
+/// Checks what opening a NIC on this host wants: its core, its port or TCP address, and the files that it names. A
+/// station of a shared-memory segment joins it for a moment; no other frame or connection is made.
+///
+/// `is_served`: by a datapath process, which polls every NIC on a core.
+#[must_use]
+pub fn check_nic(config: &NicConfig, is_served: bool) -> Vec<OpenError> {
+    let mut mistakes = Vec::new();
+    if is_served || config.progress == Progress::Pinned {
+        mistakes.extend(progress::find_core(config.core).err());
+    }
+    match config.transport {
+        TransportKind::FcVi => mistakes.extend(ports::check(config).err()),
+        TransportKind::ViTcp => mistakes.extend(check_vi_tcp(config)),
+    }
+    if let Some(path) = &config.capture {
+        let directory = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        let directory = directory.unwrap_or(std::path::Path::new("."));
+        if let Err(error) = access(directory, AccessFlags::W_OK | AccessFlags::X_OK) {
+            let text = format!("capture: {}: {error}", directory.display());
+            mistakes.push(OpenError::new(text));
+        }
+    }
+    if let Some(path) = &config.hosts_file
+        && let Err(error) = fs::File::open(path)
+    {
+        let text = format!("hosts_file: {}: {error}", path.display());
+        mistakes.push(OpenError::new(text));
+    }
+    mistakes
+}
+
+/// The files and the address of a NIC that speaks VI/TCP.
+fn check_vi_tcp(config: &NicConfig) -> Vec<OpenError> {
+    let mut mistakes = Vec::new();
+    mistakes.extend(config.read_keys().err().map(OpenError::new));
+    match tcp_address(config) {
+        Ok(address) => mistakes.extend(check_address(address, config.tls.is_some())),
+        Err(error) => mistakes.push(error),
+    }
+    if let Some(tls) = &config.tls {
+        let host = ip_address(config.host_address());
+        let read = vitcp::Credentials::read(tls, host, &UNUSED_LIMITER);
+        mistakes.extend(read.err().map(OpenError::new));
+    }
+    mistakes
+}
+
+/// Programs of one user share a port, unless they use TLS.
+fn check_address(address: SocketAddr, is_alone: bool) -> Option<OpenError> {
+    let error = vitcp::try_bind(address).err()?;
+    if error.kind() == std::io::ErrorKind::AddrInUse && !is_alone {
+        return None;
+    }
+    Some(OpenError::new(format!("{address}: {error}")))
+}
+
+/// Checks what a datapath process wants of this host beside its NICs: its socket.
+///
+/// # Errors
+/// What is in the way, for one another process that listens there.
+pub fn check_process(config: &ProcessConfig) -> Result<(), OpenError> {
+    server::check_socket(&config.socket)
+}

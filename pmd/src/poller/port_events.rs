@@ -1,0 +1,122 @@
+//! What a port reports: stations that come and go, and what it cannot do any more.
+
+use fcvi_frame::fc::NPortId;
+use pmd_port::{MacBytes, PortEvent, PortFailure, RingFailure};
+
+use super::Poller;
+use crate::events::AsyncEvent;
+use crate::sleepers::Event;
+
+/// The N_Port_ID of a station of a segment.
+fn id_of(mac: MacBytes) -> Option<NPortId> {
+    NPortId::new(u32::from_be_bytes([0, mac[3], mac[4], mac[5]]))
+}
+
+impl Poller {
+    /// Handles what the port reports: ports that joined and left, and its failure. True if it reported anything.
+    pub(crate) fn serve_port_events(&mut self, now_ns: u64) -> bool {
+        let reported = self.path.port.events(&mut self.port_events);
+        if reported {
+            self.handle_port_events(now_ns);
+        }
+        reported
+    }
+
+    fn handle_port_events(&mut self, now_ns: u64) {
+        // Taken out and put back, so that the engine can be called in between.
+        let mut events = core::mem::take(&mut self.port_events);
+        self.path.happened |= Event::CONTROL;
+        for event in events.drain(..) {
+            let (mac, joined) = match event {
+                PortEvent::Joined(n) => (n.mac, true),
+                PortEvent::Left(n) => (n.mac, false),
+                PortEvent::MtuChanged(change) => {
+                    self.path.note_mtu(change);
+                    continue;
+                }
+                PortEvent::RingFailed(failure) => {
+                    self.warn_of_ring(failure);
+                    continue;
+                }
+                PortEvent::Unreachable(mac) => {
+                    self.lose_peer(now_ns, mac);
+                    continue;
+                }
+                PortEvent::Failed(failure) => {
+                    self.fail_port(now_ns, failure);
+                    continue;
+                }
+            };
+            let Some(id) = id_of(mac) else {
+                continue;
+            };
+            if joined {
+                self.neighbours.joined(id);
+                let host = self.neighbours.own_host();
+                if let Some(engine) = self.engine.fc_vi_mut() {
+                    engine.port_joined(now_ns, host, id, &mut self.path);
+                }
+            } else {
+                self.neighbours.left(id);
+                if let Some(engine) = self.engine.fc_vi_mut() {
+                    engine.peer_lost(now_ns, id, &mut self.path);
+                }
+            }
+        }
+        self.port_events = events;
+    }
+
+    /// Says once why frames of this port get lost in shared memory.
+    #[cold]
+    fn warn_of_ring(&mut self, failure: RingFailure) {
+        if core::mem::replace(&mut self.ring_failure_told, true) {
+            return;
+        }
+        let port = self.path.port.capabilities();
+        let (driver, device) = (port.driver, &port.device);
+        let error = std::io::Error::from_raw_os_error(failure.errno);
+        let ring_kib = failure.ring_bytes >> 10;
+        let remedy = match failure.errno {
+            libc::EACCES | libc::EPERM => {
+                "the program may not open files that it could when it opened the NIC; drop \
+                 privileges before that"
+                    .to_owned()
+            }
+            _ => format!(
+                "the file system of the segment has {} MiB in all; enlarge it (mount -o \
+                 remount,size=..., docker --shm-size), or set directory to one on a larger tmpfs, for \
+                 all programs of the segment",
+                failure.file_system_bytes >> 20
+            ),
+        };
+        log::warn!(
+            "{driver} {device}: no memory for the ring to or from another program ({ring_kib} KiB \
+             each): {error}: connections with it fail: {remedy}"
+        );
+    }
+
+    /// Frames to this station are dropped: nobody waits for answers from there.
+    #[cold]
+    fn lose_peer(&mut self, now_ns: u64, mac: MacBytes) {
+        if let (Some(id), Some(engine)) = (id_of(mac), self.engine.fc_vi_mut()) {
+            engine.peer_lost(now_ns, id, &mut self.path);
+        }
+    }
+
+    /// The port carries nothing any more (VIPL 6.3.1): every VI goes to Error, whoever waits
+    /// learns of it, and every opening is told. What is left can be taken down in order.
+    #[cold]
+    fn fail_port(&mut self, now_ns: u64, failure: PortFailure) {
+        if self.failure.replace(failure).is_some() {
+            return;
+        }
+        let port = self.path.port.capabilities();
+        log::error!("{} {}: {failure}", port.driver, port.device);
+        self.path.fail_port();
+        if let Some(engine) = self.engine.fc_vi_mut() {
+            engine.port_lost(now_ns, &mut self.path);
+        }
+        self.path.events.push(AsyncEvent::of_nic());
+        self.path.happened = Event::ALL;
+    }
+}

@@ -1,0 +1,376 @@
+/*
+ * Each resource limit of a process, lowered step by step through every call: whatever it forbids is an error of the call,
+ * and the program goes on and ends in order. The first argument names the limit.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <viaduct.h>
+#include <vipl.h>
+
+enum { PAGE = 4096, PAGES = 8, TIMEOUT_MS = 60000, SERVER_MS = 2000, MANY = 48 };
+
+typedef union {
+    VIP_NET_ADDRESS address;
+    unsigned char bytes[128];
+} Address;
+
+/* No allocation of the program's own: the limit is for the library's. */
+static unsigned char memory[PAGES * PAGE] __attribute__((aligned(PAGE)));
+static VIP_NIC_ATTRIBUTES attributes;
+/* Calls that failed because of the limit. */
+static unsigned refused;
+
+static void fail(const char *what, int value)
+{
+    dprintf(STDERR_FILENO, "%s: %d\n", what, value);
+    _exit(1);
+}
+
+/* Success, or not for want of something; nothing else. */
+static int made(VIP_RETURN code, const char *call)
+{
+    if (code == VIP_ERROR_RESOURCE)
+        refused++;
+    else if (code != VIP_SUCCESS)
+        fail(call, (int)code);
+    return code == VIP_SUCCESS;
+}
+#define MADE(call) made((call), #call)
+
+static void succeed(VIP_RETURN code, const char *call)
+{
+    if (code != VIP_SUCCESS)
+        fail(call, (int)code);
+}
+#define SUCCEED(call) succeed((call), #call)
+
+static Address address_of(const char *discriminator)
+{
+    Address made = {{0}};
+
+    made.address.HostAddressLen = attributes.NicAddressLen;
+    made.address.DiscriminatorLen = (VIP_UINT16)strlen(discriminator);
+    memcpy(made.address.HostAddress, attributes.LocalNicAddress, attributes.NicAddressLen);
+    memcpy(made.address.HostAddress + attributes.NicAddressLen, discriminator,
+           strlen(discriminator));
+    return made;
+}
+
+typedef struct {
+    VIP_NIC_HANDLE nic;
+    VIP_VI_HANDLE vi;
+    VIP_RETURN code;
+    volatile int over;
+} Server;
+
+static void *serve(void *argument)
+{
+    Server *server = argument;
+    Address local = address_of("limits"), remote;
+    VIP_VI_ATTRIBUTES theirs;
+    VIP_CONN_HANDLE connection;
+
+    server->code = VipConnectWait(server->nic, &local.address, SERVER_MS, &remote.address, &theirs,
+                                  &connection);
+    if (server->code == VIP_SUCCESS)
+        server->code = VipConnectAccept(connection, server->vi);
+    server->over = 1;
+    return NULL;
+}
+
+/* Connects two VIs if the limit allows it; true if it did. */
+static int connect_both(VIP_NIC_HANDLE nic, VIP_VI_HANDLE client, VIP_VI_HANDLE vi)
+{
+    static Server server;
+    static unsigned char stack[64 * PAGE] __attribute__((aligned(PAGE)));
+    Address local = address_of("client"), remote = address_of("limits");
+    VIP_VI_ATTRIBUTES theirs;
+    pthread_attr_t options;
+    pthread_t thread;
+    VIP_RETURN code;
+
+    server.nic = nic;
+    server.vi = vi;
+    pthread_attr_init(&options);
+    pthread_attr_setstack(&options, stack, sizeof stack);
+    if (pthread_create(&thread, &options, serve, &server) != 0)
+        return 0; /* The limit is the program's own, too. */
+    do
+        code = VipConnectRequest(client, &local.address, &remote.address, 100, &theirs);
+    while ((code == VIP_NO_MATCH || code == VIP_TIMEOUT) && !server.over);
+    pthread_join(thread, NULL);
+    if (code == VIP_ERROR_RESOURCE || server.code == VIP_ERROR_RESOURCE) {
+        refused++;
+        return 0;
+    }
+    if (code == VIP_REJECT || code == VIP_NOT_REACHABLE || code == VIP_NO_MATCH ||
+        code == VIP_TIMEOUT)
+        return 0;
+    succeed(code, "VipConnectRequest");
+    succeed(server.code, "VipConnectAccept");
+    return 1;
+}
+
+static void describe(VIP_DESCRIPTOR *descriptor, void *data, VIP_MEM_HANDLE handle)
+{
+    memset(descriptor, 0, sizeof *descriptor);
+    descriptor->CS.SegCount = 1;
+    descriptor->CS.Length = PAGE;
+    descriptor->DS[0].Local.Data.Address = data;
+    descriptor->DS[0].Local.Handle = handle;
+    descriptor->DS[0].Local.Length = PAGE;
+}
+
+static void exchange(VIP_VI_HANDLE client, VIP_VI_HANDLE server, VIP_MEM_HANDLE handle)
+{
+    VIP_DESCRIPTOR *send = (void *)memory, *receive = (void *)(memory + 256), *done;
+
+    describe(receive, memory + PAGE, handle);
+    SUCCEED(VipPostRecv(server, receive, handle));
+    describe(send, memory + 2 * PAGE, handle);
+    SUCCEED(VipPostSend(client, send, handle));
+    SUCCEED(VipRecvWait(server, TIMEOUT_MS, &done));
+    SUCCEED(VipSendWait(client, TIMEOUT_MS, &done));
+}
+
+static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN receive)
+{
+    (void)context, (void)nic, (void)vi, (void)receive;
+}
+
+static void use_nic(VIP_NIC_HANDLE nic)
+{
+    VIP_VI_HANDLE vis[MANY];
+    VIP_MEM_HANDLE handles[MANY];
+    VIP_CQ_HANDLE cqs[MANY];
+    VIP_PROTECTION_HANDLE ptag;
+    unsigned vi_count = 0, region_count = 0, cq_count = 0;
+
+    SUCCEED(VipQueryNic(nic, &attributes));
+    if (MADE(VipNSInit(nic, NULL)))
+        SUCCEED(VipNSShutdown(nic));
+    if (!MADE(VipCreatePtag(nic, &ptag)))
+        return;
+    VIP_VI_ATTRIBUTES wanted = {.ReliabilityLevel = VIP_SERVICE_RELIABLE_DELIVERY,
+                                .MaxTransferSize = PAGE,
+                                .Ptag = ptag};
+    VIP_MEM_ATTRIBUTES rights = {.Ptag = ptag};
+    while (region_count < MANY &&
+           MADE(VipRegisterMem(nic, memory, sizeof memory, &rights, &handles[region_count])))
+        region_count++;
+    while (vi_count < MANY && MADE(VipCreateVi(nic, &wanted, NULL, NULL, &vis[vi_count])))
+        vi_count++;
+    while (cq_count < MANY && MADE(VipCreateCQ(nic, 1024, &cqs[cq_count])))
+        cq_count++;
+    if (cq_count > 0) {
+        MADE(VipResizeCQ(cqs[0], 65536));
+        MADE(VipCQNotify(cqs[0], NULL, on_entry));
+    }
+    if (vi_count >= 2 && region_count > 0 && connect_both(nic, vis[0], vis[1]))
+        exchange(vis[0], vis[1], handles[0]);
+    void *shared = viaduct_alloc(PAGE);
+    refused += shared == NULL;
+    viaduct_free(shared);
+    for (unsigned n = 0; n < cq_count; n++)
+        SUCCEED(VipDestroyCQ(cqs[n]));
+    for (unsigned n = 0; n < vi_count; n++) {
+        SUCCEED(VipDisconnect(vis[n]));
+        SUCCEED(VipDestroyVi(vis[n]));
+    }
+    for (unsigned n = 0; n < region_count; n++)
+        SUCCEED(VipDeregisterMem(nic, memory, handles[n]));
+    SUCCEED(VipDestroyPtag(nic, ptag));
+}
+
+/* --- the limits ------------------------------------------------------------------------------- */
+
+static void set_limit(int resource, rlim_t value)
+{
+    struct rlimit limit = {value, value};
+
+    if (setrlimit(resource, &limit) != 0)
+        fail("setrlimit", resource);
+}
+
+static rlim_t address_space(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    if (file == NULL || fscanf(file, "%lu", &pages) != 1)
+        fail("/proc/self/statm", 0);
+    fclose(file);
+    return (rlim_t)pages * PAGE;
+}
+
+static unsigned open_descriptors(void)
+{
+    unsigned count = 0;
+
+    for (int number = 0; number < 1024; number++)
+        count += fcntl(number, F_GETFD) >= 0;
+    return count;
+}
+
+static unsigned mappings(void)
+{
+    unsigned count = 0;
+    FILE *file = fopen("/proc/self/maps", "r");
+
+    for (int c; file != NULL && (c = getc(file)) != EOF;)
+        count += c == '\n';
+    fclose(file);
+    return count;
+}
+
+/* Leaves so many mappings of those that a process may have. */
+static void take_mappings(unsigned left)
+{
+    unsigned most = 0;
+    FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
+
+    if (file == NULL || fscanf(file, "%u", &most) != 1)
+        fail("/proc/sys/vm/max_map_count", 0);
+    fclose(file);
+    unsigned wanted = most - left - mappings();
+    char *pages = mmap(NULL, (size_t)wanted * PAGE, PROT_NONE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED)
+        fail("mmap", 0);
+    for (unsigned n = 1; n < wanted; n += 2)
+        if (mprotect(pages + (size_t)n * PAGE, PAGE, PROT_READ) != 0)
+            break;
+}
+
+/* Root may have as many processes as it likes. */
+static void leave_root(void)
+{
+    if (geteuid() == 0 && (setgid(65534) != 0 || setuid(65534) != 0))
+        fail("setuid", 65534);
+}
+
+static void limit_address_space(unsigned step)
+{
+    set_limit(RLIMIT_AS, address_space() + (rlim_t)step * 512 * 1024);
+}
+
+static void limit_file_size(unsigned step)
+{
+    set_limit(RLIMIT_FSIZE, (rlim_t)step * 64 * 1024);
+}
+
+static void limit_descriptors(unsigned step)
+{
+    set_limit(RLIMIT_NOFILE, open_descriptors() + step);
+}
+
+static void limit_processes(unsigned step)
+{
+    set_limit(RLIMIT_NPROC, step);
+}
+
+static void limit_locked_memory(unsigned step)
+{
+    /* Who has CAP_IPC_LOCK may lock as much as it likes. */
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3];
+
+    if (syscall(SYS_capget, &header, data) != 0)
+        fail("capget", 0);
+    data[0].effective &= ~(1u << CAP_IPC_LOCK);
+    if (syscall(SYS_capset, &header, data) != 0)
+        fail("capset", 0);
+    set_limit(RLIMIT_MEMLOCK, (rlim_t)step * PAGE);
+}
+
+static void limit_mappings(unsigned step)
+{
+    take_mappings(2 * step);
+}
+
+static const struct {
+    const char *name;
+    void (*set)(unsigned step);
+    unsigned steps;
+    /* Root has no such limit. */
+    int as_user;
+} limits[] = {
+    {"AS", limit_address_space, 60, 0},     {"FSIZE", limit_file_size, 20, 0},
+    {"NOFILE", limit_descriptors, 30, 0},   {"NPROC", limit_processes, 8, 1},
+    {"MEMLOCK", limit_locked_memory, 12, 0}, {"max_map_count", limit_mappings, 30, 0},
+};
+
+/* Opens the NIC under the limit. */
+static void use_library(void (*set)(unsigned), unsigned step)
+{
+    VIP_NIC_HANDLE nic;
+
+    set(step);
+    if (!MADE(VipOpenNic("VINIC0", &nic)))
+        return;
+    use_nic(nic);
+    SUCCEED(VipCloseNic(nic));
+}
+
+/* Opens the NIC first: then the limit meets the other calls. */
+static void use_open_nic(void (*set)(unsigned), unsigned step)
+{
+    VIP_NIC_HANDLE nic;
+
+    SUCCEED(VipOpenNic("VINIC0", &nic));
+    set(step);
+    use_nic(nic);
+    SUCCEED(VipCloseNic(nic));
+}
+
+static int run(void (*use)(void (*)(unsigned), unsigned), void (*set)(unsigned), unsigned step)
+{
+    pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        use(set, step);
+        _exit(refused > 0 ? 2 : 0);
+    }
+    if (child < 0 || waitpid(child, &status, 0) != child)
+        fail("fork", child);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) == 1) {
+        dprintf(STDERR_FILENO, "step %u, %s: status %#x\n", step,
+                use == use_library ? "before opening" : "with an open NIC", (unsigned)status);
+        return -1;
+    }
+    return WEXITSTATUS(status) == 2;
+}
+
+int main(int count, char **words)
+{
+    for (unsigned n = 0; n < sizeof limits / sizeof *limits; n++) {
+        unsigned failed = 0, limited = 0, steps = limits[n].steps;
+
+        if (count < 2 || strcmp(words[1], limits[n].name) != 0)
+            continue;
+        if (limits[n].as_user)
+            leave_root();
+        for (unsigned step = 0; step < steps; step++) {
+            int before = run(use_library, limits[n].set, step);
+            int open = run(use_open_nic, limits[n].set, step);
+
+            failed += (before < 0) + (open < 0);
+            limited += (before > 0) + (open > 0);
+        }
+        printf("%s: %u of %u runs met the limit\n", limits[n].name, limited, 2 * steps);
+        return failed != 0 || limited == 0 || limited == 2 * steps;
+    }
+    return 2;
+}

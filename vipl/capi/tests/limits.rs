@@ -1,0 +1,60 @@
+//! Resource limits of the process, each lowered in steps through every call.
+
+mod common;
+
+use std::env;
+use std::fs;
+
+use common::{Installation, Linkage, succeed};
+
+/// Runs the program of one limit, which forks for each step.
+fn every_step_of_a_limit_is_survived(name: &str, installation: &Installation) {
+    let compiler = ["cc", "-std=gnu11"];
+    let program = installation.compile("limits", &["c/limits.c"], &compiler, Linkage::Shared);
+    // Where another user can read it, too.
+    let config = env::temp_dir().join(format!("viaduct-limits-{name}-{}", std::process::id()));
+    fs::copy(installation.file("viaduct.toml"), &config).expect("room for the configuration");
+    let mut command = installation.command(&program);
+    let output = succeed(command.env("VIADUCT_CONFIG", &config).arg(name));
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    fs::remove_file(config).expect("our own file");
+}
+
+fn on_both_transports(name: &str) {
+    let shared_memory = Installation::new(&format!("limit-{name}"));
+    every_step_of_a_limit_is_survived(name, &shared_memory);
+    let vi_tcp = Installation::over_tcp(&format!("limit-tcp-{name}"));
+    every_step_of_a_limit_is_survived(name, &vi_tcp);
+}
+
+#[test]
+fn address_space_lowered_in_steps_is_survived() {
+    on_both_transports("AS");
+}
+
+#[test]
+fn file_size_lowered_in_steps_is_survived() {
+    on_both_transports("FSIZE");
+}
+
+#[test]
+fn descriptors_lowered_in_steps_are_survived() {
+    on_both_transports("NOFILE");
+}
+
+#[test]
+fn processes_lowered_in_steps_are_survived() {
+    on_both_transports("NPROC");
+}
+
+#[test]
+fn mappings_lowered_in_steps_are_survived() {
+    on_both_transports("max_map_count");
+}
+
+#[test]
+fn locked_memory_lowered_in_steps_is_survived() {
+    let keys = "lock_memory = \"required\"";
+    let installation = Installation::with_keys("limit-MEMLOCK", keys);
+    every_step_of_a_limit_is_survived("MEMLOCK", &installation);
+}
