@@ -187,14 +187,14 @@ fn names(tests: Option<&BTreeSet<String>>) -> Option<String> {
 fn calls_table(coverage: &Coverage, text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "\n## Calls\n\n| call | phase | clause | return code | test, or why it does not occur |"
+        "\n## Calls\n\n| call | phase | clause | return code | test, or why the suite does not show it |"
     )?;
     writeln!(text, "| --- | --- | --- | --- | --- |")?;
     for call in &CALLS {
         for code in call.codes {
             let key = (call.name.to_owned(), (*code).to_owned());
             let told = match never(call.name, code) {
-                Some(reason) => format!("never: {reason}"),
+                Some(reason) => format!("not here: {reason}"),
                 None => names(coverage.answers.get(&key)).unwrap_or_else(|| "missing".to_owned()),
             };
             let phase = call.phase.folder();

@@ -12,20 +12,20 @@ const READS_ARE_OFFERED: &str =
     "RDMA reads are supported; at which reliability level is a matter of the VI";
 const PEERS_HAVE_ROOM: &str =
     "both VIs hold all that a connection needs; a port that has no room is asked again";
-const ONLY_HEAP: &str = "takes nothing but heap memory; without any the process ends";
+const ONLY_HEAP: &str = "takes nothing but a little memory, of which there is a reserve";
 const NO_QOS: &str = "no quality of service is offered, so that none can differ: VIs have none";
 
 #[rustfmt::skip]
 pub(crate) const NEVER: &[Never] = &[
     Never("VipDestroyVi", "ERROR_RESOURCE", ONLY_LOCAL),
     Never("VipConnectAccept", "INVALID_QOS", NO_QOS),
-    Never("VipConnectAccept", "ERROR_RESOURCE", "the request and the VI hold all that a connection needs"),
+    Never("VipConnectAccept", "ERROR_RESOURCE", "the request and the VI hold what a connection needs; without memory: tests/limits.rs"),
     Never("VipConnectAccept", "NOT_REACHABLE", "a client that cannot be reached any more is VIP_TIMEOUT"),
     Never("VipConnectReject", "ERROR_RESOURCE", ONLY_LOCAL),
     Never("VipConnectReject", "NOT_REACHABLE", "whether the answer arrives makes no difference here: there is no connection"),
     Never("VipDisconnect", "ERROR_RESOURCE", ONLY_LOCAL),
     Never("VipDisconnect", "NOT_REACHABLE", "the VI is Idle at once; the other end is told as often as it takes, without the caller"),
-    Never("VipConnectPeerRequest", "ERROR_RESOURCE", "the VI holds all that a request needs; a name that another user of a datapath process has needs a second user (e2e)"),
+    Never("VipConnectPeerRequest", "ERROR_RESOURCE", "the VI holds what a request needs; without memory: tests/limits.rs; a name that another user of a datapath process has: e2e/tests/attached_users.rs"),
     Never("VipConnectPeerDone", "INVALID_QOS", NO_QOS),
     Never("VipConnectPeerDone", "ERROR_RESOURCE", PEERS_HAVE_ROOM),
     Never("VipConnectPeerWait", "INVALID_QOS", NO_QOS),
@@ -40,7 +40,7 @@ pub(crate) const NEVER: &[Never] = &[
     Never("VipSetMemAttributes", "ERROR_RESOURCE", ONLY_LOCAL),
     Never("VipQueryMem", "ERROR_RESOURCE", ONLY_LOCAL),
     Never("VipErrorCallback", "ERROR_RESOURCE", "the thread that calls handlers runs since the NIC was opened"),
-    Never("VipNSInit", "ERROR_RESOURCE", "a hosts file that cannot be used is VIP_INVALID_PARAMETER; beside it only heap memory is needed"),
+    Never("VipNSInit", "ERROR_RESOURCE", "without memory or a descriptor: tests/limits.rs; a hosts file that cannot be used is VIP_INVALID_PARAMETER"),
     Never("VipNSGetHostByName", "ERROR_RESOURCE", ONLY_HEAP),
     Never("VipNSGetHostByAddr", "ERROR_RESOURCE", ONLY_HEAP),
     Never("VipNSShutdown", "ERROR_RESOURCE", ONLY_LOCAL),
