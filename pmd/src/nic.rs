@@ -49,6 +49,11 @@ pub fn log_limited(handle: u64, level: log::Level, line: core::fmt::Arguments<'_
     }
 }
 
+/// The longest message of the NIC of an object, by the object's handle.
+pub fn max_transfer_bytes(handle: u64) -> Option<u32> {
+    Some(device_of(RawHandle::unpack(handle).device)?.max_transfer_bytes())
+}
+
 #[inline]
 fn vi(handle: u64) -> Outcome<&'static ViShared> {
     vi_of(handle).ok_or(ControlError::InvalidParameter)

@@ -236,6 +236,21 @@ fn objects_are_made_up_to_their_limits_and_again_when_some_went() {
 }
 
 #[test]
+fn transfer_size_above_the_limit_is_named_with_the_limit() {
+    let nic = open_as(|config| config.max_transfer_bytes = 65536);
+    let handle = nic.handle();
+    let ptag = vip::create_ptag(handle).unwrap();
+    let mut wanted = attributes(Some(ptag));
+    wanted.max_transfer_bytes = 65537;
+    let refused = vip::create_vi(handle, &wanted, None, None);
+    assert_eq!(refused, Err(VipError::InvalidMtu));
+    assert_reason(
+        "VipCreateVi: MaxTransferSize = 65537: must be 1 to 65536; raise max_transfer_bytes in \
+         [[nic]], or the MTU if 65536 frames hold no more",
+    );
+}
+
+#[test]
 fn a_completion_queue_outlives_its_opening_for_the_vis_of_another() {
     let (mine, theirs) = (open(), open());
     let cq = vip::create_cq(theirs.handle(), 1).unwrap();
