@@ -48,12 +48,12 @@ pub enum ResourceError {
 impl ResourceError {
     /// A thread could not be started.
     pub(crate) fn thread(error: &std::io::Error) -> Self {
-        Self::Thread(error.raw_os_error().unwrap_or(0))
+        Self::Thread(error.raw_os_error().unwrap_or(libc::EIO))
     }
 
     /// Memory could not be offered to the datapath process.
     pub(crate) fn offer(error: &std::io::Error) -> Self {
-        Self::Offer(error.raw_os_error().unwrap_or(0))
+        Self::Offer(error.raw_os_error().unwrap_or(libc::EIO))
     }
 }
 

@@ -32,6 +32,16 @@ fn priority(level: Level) -> u8 {
     }
 }
 
+/// A text for the log that is no record: for the journal, each of its lines with the priority of an error.
+pub(crate) fn error_lines(text: &str) -> String {
+    if !is_standard_error() {
+        return text.to_owned();
+    }
+    let priority = priority(Level::Error);
+    let lines = text.lines().map(|line| format!("<{priority}>{line}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Writes a record, each of its lines with the priority.
 pub(crate) fn write(out: &mut impl Write, record: &Record<'_>) -> io::Result<()> {
     let priority = priority(record.level());

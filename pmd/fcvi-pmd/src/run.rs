@@ -47,7 +47,7 @@ pub(crate) fn run(file: &Path) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // The log is on its way to standard error, and waits for no reader.
         Err(error) => {
-            log.0.write_line(&error.report());
+            log.0.write_line(&journal::error_lines(&error.report()));
             ExitCode::FAILURE
         }
     }
@@ -58,7 +58,7 @@ fn log_panics(log: LogWriter) {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("without a name");
-        log.write_line(&format!("thread {name} {panic}"));
+        log.write_line(&journal::error_lines(&format!("thread {name} {panic}")));
         let trace = Backtrace::capture();
         if trace.status() == BacktraceStatus::Captured {
             log.write_line(&trace.to_string());

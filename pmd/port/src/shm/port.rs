@@ -182,7 +182,7 @@ impl ShmPort {
     #[cold]
     fn ring_failure(&self, error: &io::Error) -> RingFailure {
         RingFailure {
-            errno: error.raw_os_error().unwrap_or(0),
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
             ring_bytes: self.membership.segment().geometry().ring_stride_bytes,
             file_system_bytes: self.file_system_bytes,
         }

@@ -38,10 +38,7 @@ impl Session {
                 })
             }
             Request::ConnectAccept { conn, vi } => {
-                let known = self.owned().conns.contains_key(&conn);
-                let conn = known
-                    .then_some(conn)
-                    .ok_or(ControlError::InvalidParameter)?;
+                let conn = self.conn(conn)?;
                 let outcome = nic::connect_accept(conn, self.vi(vi)?);
                 if !nic::is_pending(conn) {
                     self.owned().conns.remove(&conn);
@@ -49,17 +46,9 @@ impl Session {
                 outcome.map(done)
             }
             Request::SecurityOf { conn } => {
-                if !self.owned().conns.contains_key(&conn) {
-                    return Err(ControlError::InvalidParameter);
-                }
-                nic::request_security(conn).map(Reply::Security)
+                nic::request_security(self.conn(conn)?).map(Reply::Security)
             }
-            Request::UserOf { conn } => {
-                if !self.owned().conns.contains_key(&conn) {
-                    return Err(ControlError::InvalidParameter);
-                }
-                nic::request_user(conn).map(Reply::User)
-            }
+            Request::UserOf { conn } => nic::request_user(self.conn(conn)?).map(Reply::User),
             Request::PeerUser { vi } => nic::peer_user(self.vi(vi)?).map(Reply::User),
             Request::ConnectReject { conn } => {
                 if self.owned().conns.remove(&conn).is_none() {
@@ -96,6 +85,12 @@ impl Session {
             // What begins a conversation does not go on with it, and long answers are given before.
             _ => Err(ControlError::InvalidParameter),
         }
+    }
+
+    /// A request that the application has taken and not answered.
+    fn conn(&self, conn: u64) -> Outcome<u64> {
+        let known = self.owned().conns.contains_key(&conn);
+        known.then_some(conn).ok_or(ControlError::InvalidParameter)
     }
 
     /// What an answer gave that nobody heard.
