@@ -128,7 +128,7 @@ pub(crate) struct PathCounters {
     pub(crate) lost_descriptors: u64,
     /// Frames that the port had no room for at once.
     pub(crate) tx_no_room: u64,
-    /// Connections that were lost after frames were dropped because the interface's MTU was lowered.
+    /// Connections that were lost while the interface's MTU was lower than the port's frames.
     pub(crate) breaks_by_mtu: u64,
 }
 
@@ -141,7 +141,7 @@ struct Memory<'a> {
 /// Queues, memory and port of one NIC.
 pub(crate) struct Datapath {
     pub(crate) port: Box<dyn Port>,
-    /// The interface's MTU is lower than the port's frames, and frames were dropped.
+    /// The interface's MTU is lower than the port's frames.
     pub(crate) lowered_mtu: Option<MtuChange>,
     /// The port before, once it failed.
     failed_port: Option<Box<dyn Port>>,

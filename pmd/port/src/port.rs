@@ -71,7 +71,7 @@ pub enum PortEvent {
     Joined(Neighbour),
     /// A station left or died.
     Left(Neighbour),
-    /// The network interface's MTU was lowered, so that frames were dropped, or is what it was again.
+    /// The network interface's MTU was lowered below the port's frames, or is high enough again.
     MtuChanged(MtuChange),
     /// Memory for frames to or from a station could not be had (`shm`).
     RingFailed(RingFailure),

@@ -21,20 +21,19 @@ impl Datapath {
             return;
         }
         log::warn!(
-            "{interface}: frames to send are dropped: the MTU was lowered from {opened_bytes} to {now_bytes} bytes: \
-             `ip link set {interface} mtu {opened_bytes}`"
+            "{interface}: the MTU was lowered from {opened_bytes} to {now_bytes} bytes: longer frames are dropped, sent \
+             or received: `ip link set {interface} mtu {opened_bytes}`"
         );
         self.lowered_mtu = Some(change);
     }
 
-    /// A connection was lost while frames are dropped because of the MTU.
+    /// A connection was lost while frames can be dropped because of the MTU.
     #[cold]
     pub(super) fn note_break_by_mtu(&mut self, device: &Device, vi: u64) {
         self.counters.breaks_by_mtu += 1;
         let interface = &self.port.capabilities().device;
-        let line = format_args!(
-            "VI {vi:#x}: connection lost after frames were dropped: the MTU of {interface} was lowered"
-        );
+        let line =
+            format_args!("VI {vi:#x}: connection lost while the MTU of {interface} is too low");
         device.log_limited(log::Level::Warn, line);
     }
 }

@@ -64,7 +64,6 @@ impl AfPacketPort {
         let reason = if len_bytes < ETHERNET_HEADER_BYTES {
             &mut self.counts.drop_tx_runt
         } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
-            self.link.note_too_long();
             &mut self.counts.drop_tx_too_long
         } else if let Some(index) = self.tx.lent_index(&mbuf) {
             if !to_self {
@@ -115,11 +114,7 @@ impl AfPacketPort {
     fn count_skipped(&mut self, taken: &Taken) {
         self.link.look(&self.socket);
         let limit_bytes = frame_bytes(self.link.now().mtu_bytes);
-        let too_long = self.tx.taken_above(taken, limit_bytes);
-        self.counts.drop_tx_too_long += too_long;
-        if too_long > 0 {
-            self.link.note_too_long();
-        }
+        self.counts.drop_tx_too_long += self.tx.taken_above(taken, limit_bytes);
     }
 
     /// Counts a frame that the receive ring handed out; `None` if it is dropped.

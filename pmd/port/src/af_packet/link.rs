@@ -16,8 +16,6 @@ pub(crate) struct LinkWatch {
     opened_mtu_bytes: u32,
     /// The one below it that was reported.
     reported_low_mtu: Option<u32>,
-    /// A frame was dropped because of the MTU.
-    is_too_short: bool,
 }
 
 impl LinkWatch {
@@ -30,7 +28,6 @@ impl LinkWatch {
             untold: None,
             opened_mtu_bytes: link.mtu_bytes,
             reported_low_mtu: None,
-            is_too_short: false,
         }
     }
 
@@ -73,12 +70,6 @@ impl LinkWatch {
         self.untold = Some(failure);
     }
 
-    /// Has an MTU reported that is so low that a frame was dropped.
-    #[cold]
-    pub(crate) fn note_too_long(&mut self) {
-        self.is_too_short = true;
-    }
-
     /// Reports a failure, and a change of the MTU that matters, each once; false if there is neither.
     pub(crate) fn tell(&mut self, out: &mut Vec<PortEvent>) -> bool {
         let before = out.len();
@@ -86,7 +77,7 @@ impl LinkWatch {
         let (opened, now) = (self.opened_mtu_bytes, self.link.mtu_bytes);
         let is_too_low = frame_bytes(now) < frame_bytes(opened);
         let is_news = match is_too_low {
-            true => self.is_too_short && self.reported_low_mtu != Some(now),
+            true => self.reported_low_mtu != Some(now),
             false => self.reported_low_mtu.is_some(),
         };
         if is_news {
@@ -97,7 +88,6 @@ impl LinkWatch {
                 is_too_low,
             }));
         }
-        self.is_too_short = false;
         out.len() > before
     }
 }

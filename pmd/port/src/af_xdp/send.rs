@@ -74,7 +74,6 @@ impl AfXdpPort {
         let reason = if len_bytes < ETHERNET_HEADER_BYTES {
             &mut self.counts.drop_tx_runt
         } else if len_bytes > frame_bytes(self.link.now().mtu_bytes) {
-            self.link.note_too_long();
             &mut self.counts.drop_tx_too_long
         } else if !self.umem.is_to_send(&mbuf) {
             &mut self.counts.drop_tx_not_lent

@@ -142,7 +142,7 @@ fn a_lowered_mtu_costs_long_frames_only() {
         for bytes in [&long, &short, &long, &short] {
             batch.push(filled(&mut left, bytes)).expect("room");
         }
-        assert_eq!(events(&mut left), [], "no frame is dropped yet");
+        assert_eq!(events(&mut left), [], "nobody has looked yet");
         assert_eq!(left.tx_burst(&mut batch), 4);
         assert_eq!(counter(&left, "drop_tx_too_long"), 2, "by the kernel");
         let changed = |now_bytes| {
