@@ -2,15 +2,14 @@
 
 mod common;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, ScopedJoinHandle};
 use std::time::Duration;
 
 use common::open_as;
 use vipl::{Nic, ReliabilityLevel, Timeout, Vi, VipError};
 
 const TIMEOUT: Timeout = Timeout::After(Duration::from_secs(60));
-/// A listener that has answered waits again before this many others were asked.
 const LISTENERS: usize = 16;
 const OPENINGS: usize = 1000;
 
@@ -38,28 +37,39 @@ fn request(nic: &Nic) -> VipError {
 fn first_request_after_opening_reaches_a_waiting_server() {
     let server = open("SERVER");
     let is_over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for _ in 0..LISTENERS {
-            scope.spawn(|| {
-                let address = server.local_address(b"server").expect("an address");
-                while !is_over.load(Ordering::Relaxed) {
-                    match server.connect_wait(&address, Timeout::After(Duration::from_millis(100)))
-                    {
-                        Ok(request) => request.reject().expect("a request that waits"),
-                        Err(VipError::Timeout) => {}
-                        Err(error) => panic!("{error}"),
-                    }
-                }
-            });
+    let waiting = AtomicUsize::new(0);
+    let listen = || {
+        let address = server.local_address(b"server").expect("an address");
+        while !is_over.load(Ordering::Relaxed) {
+            waiting.fetch_add(1, Ordering::Relaxed);
+            let request = server.connect_wait(&address, Timeout::Infinite);
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            request.expect("a request").reject().expect("it waits");
         }
-        // All of them wait.
+    };
+    thread::scope(|scope| {
+        let listeners: Vec<_> = (0..LISTENERS).map(|_| scope.spawn(listen)).collect();
+        // All but the one that answered last have waited since before the last request.
+        let all_wait = || {
+            while waiting.load(Ordering::Relaxed) < LISTENERS {
+                thread::yield_now();
+            }
+        };
+        all_wait();
         let first = open("FIRST");
         while request(&first) == VipError::NoMatch {}
         let refused: Vec<_> = (0..OPENINGS)
-            .map(|_| request(&open("CLIENT")))
+            .map(|_| {
+                all_wait();
+                request(&open("CLIENT"))
+            })
             .filter(|error| *error != VipError::Reject)
             .collect();
         is_over.store(true, Ordering::Relaxed);
+        // The others wait for a request.
+        while !listeners.iter().all(ScopedJoinHandle::is_finished) {
+            request(&first);
+        }
         assert!(
             refused.is_empty(),
             "{} of {OPENINGS}: {refused:?}",
