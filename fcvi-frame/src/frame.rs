@@ -68,6 +68,23 @@ impl<'a> FrameView<'a> {
     /// The first field that is wrong; `Crc` `BadCrc` if all before it is well formed.
     #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        Self::parse_with(bytes, |covered, crc| fc_crc(covered) == crc)
+    }
+
+    /// As [`FrameView::parse`], without a look at the CRC: what a damaged frame may have been.
+    ///
+    /// # Errors
+    /// As for [`FrameView::parse`] but `BadCrc`.
+    #[cold]
+    pub fn parse_damaged(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        Self::parse_with(bytes, |_, _| true)
+    }
+
+    #[inline(always)]
+    fn parse_with(
+        bytes: &'a [u8],
+        is_crc_of: impl FnOnce(&[u8], u32) -> bool,
+    ) -> Result<Self, ParseError> {
         const TOO_SHORT: ParseError = ParseError::new(Field::Frame, Reason::TooShort);
         let (ethernet, ethernet_bytes) = EthernetHeader::parse(bytes)?;
         if ethernet.ethertype != ETHERTYPE_FCOE {
@@ -97,7 +114,7 @@ impl<'a> FrameView<'a> {
         if !matches!(eof, Eof::N | Eof::T) {
             return Err(ParseError::new(Field::Eof, Reason::Unknown));
         }
-        if fc_crc(covered) != crc {
+        if !is_crc_of(covered, crc) {
             return Err(ParseError::new(Field::Crc, Reason::BadCrc));
         }
         let fc = FcHeader::parse(fc);

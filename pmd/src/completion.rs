@@ -9,7 +9,7 @@ use crate::memory::{Access, TagCheck};
 use crate::queue::WorkQueue;
 use crate::sleepers::Event;
 use crate::sync::{AtomicU32, Ordering};
-use crate::vi::{CqShared, vi_at};
+use crate::vi::{CqShared, ViShared, vi_at};
 
 /// Where the completions of a work queue are told.
 #[derive(Clone, Copy)]
@@ -103,14 +103,22 @@ fn is_posted(entry: &Entry) -> bool {
 }
 
 /// The error of a descriptor that completed and whose memory is gone (VIPL 3.8.1).
-pub(crate) fn lost_descriptor(vi: u64, instance: u64, descriptor: u64, word: u32) -> AsyncEvent {
+pub(crate) fn lost_descriptor(
+    vi: u64,
+    shared: &ViShared,
+    receive: bool,
+    descriptor: u64,
+    word: u32,
+) -> AsyncEvent {
     AsyncEvent {
         vi,
-        instance,
+        instance: shared.instance(),
+        cq: shared.cq_handle(receive),
         descriptor,
-        op_code: (word & status::OP_MASK) >> 16,
+        op_code: (word & status::OP_MASK) >> status::OP_SHIFT,
         resource: ResourceCode::Descriptor,
         code: ErrorCode::CompProt,
+        is_orderly: false,
     }
 }
 

@@ -13,7 +13,7 @@ use vi_engine::{Transmit, ViIndex};
 use crate::attach::client::{Client, ClientId, Clients};
 use crate::completion::{Ending, Reports, add_entry, complete_head, lost_descriptor};
 use crate::cq::Entry;
-use crate::descriptor::{control, status};
+use crate::descriptor::{send_operation, status};
 use crate::events::EventQueue;
 use crate::memory::TagCheck;
 use crate::memory::place::Owner;
@@ -416,22 +416,22 @@ impl Datapath {
             unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
-            self.tell_lost(vi, descriptor, ending.word);
+            self.tell_lost(vi, side, descriptor, ending.word);
         }
     }
 
     /// The memory of a descriptor that completed is gone: an error tells it (VIPL 3.8.1). Comes
     /// after the completion, so that whoever hears of it finds that on the queue.
     #[cold]
-    fn tell_lost(&mut self, vi: ViIndex, descriptor: u64, word: u32) {
+    fn tell_lost(&mut self, vi: ViIndex, side: Side, descriptor: u64, word: u32) {
         self.counters.lost_descriptors += 1;
         self.failed.push(vi);
         let Some(path) = self.vis.get(vi.0 as usize).and_then(Option::as_ref) else {
             return;
         };
-        let instance = path.shared.instance();
-        self.events
-            .push(lost_descriptor(path.handle, instance, descriptor, word));
+        let receive = side == Side::Receive;
+        let error = lost_descriptor(path.handle, path.shared, receive, descriptor, word);
+        self.events.push(error);
     }
 
     pub(crate) fn flush_queue(&mut self, vi: ViIndex, side: Side) {
@@ -448,7 +448,7 @@ impl Datapath {
                 return;
             };
             let op = match side {
-                Side::Send => send_op(slot),
+                Side::Send => send_operation(slot.control),
                 Side::Receive => status::OP_RECEIVE,
             };
             self.complete(vi, side, status::DESC_FLUSHED_ERROR | op, 0, None);
@@ -459,14 +459,4 @@ impl Datapath {
 #[inline]
 fn eof(last: bool) -> Eof {
     if last { Eof::T } else { Eof::N }
-}
-
-/// The completed-operation code of a posted send descriptor.
-#[inline]
-pub(crate) fn send_op(slot: &Slot) -> u32 {
-    match slot.control & control::OP_MASK {
-        control::OP_RDMA_WRITE => status::OP_RDMA_WRITE,
-        control::OP_RDMA_READ => status::OP_RDMA_READ,
-        _ => status::OP_SEND,
-    }
 }

@@ -63,8 +63,20 @@ pub mod status {
     pub const OP_RDMA_READ: u32 = 0x0004_0000;
     /// Mask of the completed operation.
     pub const OP_MASK: u32 = 0x0007_0000;
+    /// The lowest of its bits.
+    pub const OP_SHIFT: u32 = 16;
     /// The immediate data field is valid.
     pub const IMMEDIATE: u32 = 0x0008_0000;
+}
+
+/// The completed-operation code of a send descriptor with this control field.
+#[inline]
+pub(crate) fn send_operation(control: u16) -> u32 {
+    match control & control::OP_MASK {
+        control::OP_RDMA_WRITE => status::OP_RDMA_WRITE,
+        control::OP_RDMA_READ => status::OP_RDMA_READ,
+        _ => status::OP_SEND,
+    }
 }
 
 /// Control segment, 32 bytes.

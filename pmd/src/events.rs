@@ -117,6 +117,8 @@ pub struct AsyncEvent {
     pub vi: u64,
     /// The instance of the NIC that owns it; 0 for an error of the NIC, which concerns all.
     pub instance: u64,
+    /// Handle of the completion queue that the descriptor's work queue reports to, or 0.
+    pub cq: u64,
     /// Address of the descriptor, or 0.
     pub descriptor: u64,
     /// Completed-operation code, as in a status word, shifted down.
@@ -125,6 +127,8 @@ pub struct AsyncEvent {
     pub resource: ResourceCode,
     /// Which error.
     pub code: ErrorCode,
+    /// A connection that the other end ended in order: no error of anybody's.
+    pub(crate) is_orderly: bool,
 }
 
 impl AsyncEvent {
@@ -133,10 +137,12 @@ impl AsyncEvent {
         Self {
             vi: 0,
             instance: 0,
+            cq: 0,
             descriptor: 0,
             op_code: 0,
             resource: ResourceCode::Nic,
             code: ErrorCode::Catastrophic,
+            is_orderly: false,
         }
     }
 
@@ -147,7 +153,7 @@ impl AsyncEvent {
         /// There is one code for reads, whoever asks for them.
         const READ: u32 = 4;
         let (code, op_code) = match error {
-            AsyncError::ConnectionLost => (ErrorCode::ConnLost, 0),
+            AsyncError::ConnectionLost | AsyncError::Disconnected => (ErrorCode::ConnLost, 0),
             AsyncError::ReceiveQueueEmpty => (ErrorCode::RecvqEmpty, RECEIVE),
             AsyncError::RdmaWriteProtection => (ErrorCode::RdmawProt, REMOTE_WRITE),
             AsyncError::RdmaWriteData => (ErrorCode::RdmawData, REMOTE_WRITE),
@@ -158,10 +164,12 @@ impl AsyncEvent {
         Self {
             vi,
             instance,
+            cq: 0,
             descriptor: 0,
             op_code,
             resource: ResourceCode::Vi,
             code,
+            is_orderly: error == AsyncError::Disconnected,
         }
     }
 }

@@ -340,8 +340,16 @@ impl Drop for Called {
 }
 
 /// Logs the error, unless there are too many; a program without a logger sees it on standard
-/// error.
+/// error. That the peer disconnected is no error, and logged for who asks for more.
 fn default_handler(device: &'static Device, event: &AsyncEvent) {
+    if event.is_orderly {
+        let level = log::Level::Info;
+        device.log_limited(
+            level,
+            format_args!("VI {:#x}: disconnected by its peer", event.vi),
+        );
+        return;
+    }
     let mut text = format!("asynchronous error {} of {}", event.code, event.resource);
     if event.vi != 0 {
         text += &format!(" (VI {:#x})", event.vi);

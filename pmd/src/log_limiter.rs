@@ -61,6 +61,9 @@ impl LogLimiter {
 
     /// Logs a line about `subject`, unless there are too many; first how many were suppressed.
     pub(crate) fn log(&self, level: log::Level, subject: &str, line: Arguments<'_>) {
+        if level > log::max_level() {
+            return;
+        }
         let Some(suppressed) = self.admit(Instant::now()) else {
             return;
         };

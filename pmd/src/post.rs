@@ -82,6 +82,11 @@ impl Header {
         })
     }
 
+    /// The control field.
+    pub(crate) fn control(&self) -> u16 {
+        self.control.control
+    }
+
     /// # Safety
     /// As for [`Header::read`], and `index < segment_count` of a readable descriptor.
     #[inline]

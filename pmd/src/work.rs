@@ -11,9 +11,10 @@ use std::time::Duration;
 use vi_engine::EndpointState;
 
 use crate::attach::calls;
+use crate::attach::posting::Posting;
 use crate::config::Protection;
 use crate::control::{ControlError, Outcome};
-use crate::descriptor::RawDescriptor;
+use crate::descriptor::{RawDescriptor, control, send_operation, status};
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
 use crate::memory::TagCheck;
 use crate::post::{Header, PostRules};
@@ -33,7 +34,7 @@ pub enum Queue {
     Receive,
 }
 
-/// What becomes of a descriptor for which the work queue has no room.
+/// What becomes of a descriptor for which the work queue, or the program's quota, has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenFull {
     /// The VI breaks (VIPL 3.5.1, 6.3.1).
@@ -49,6 +50,16 @@ impl ViShared {
             Queue::Send => &self.send,
             Queue::Receive => &self.recv,
         }
+    }
+
+    /// Handle of the completion queue that a work queue reports to, or 0.
+    pub(crate) fn cq_handle(&self, receive: bool) -> u64 {
+        let cq = if receive {
+            &self.recv_cq
+        } else {
+            &self.send_cq
+        };
+        cq.load(Ordering::Relaxed)
     }
 
     /// What those sleep for who wait for completions of a queue that reports to no completion
@@ -80,25 +91,24 @@ impl ViShared {
 
     /// Marks the VI as broken by a post (VIPL 6.3.1); gives the error to report.
     #[cold]
-    fn mark_broken(&'static self, code: ErrorCode, descriptor: u64, queue: Queue) -> AsyncEvent {
+    fn mark_broken(&'static self, failure: &PostFailure, descriptor: u64) -> AsyncEvent {
         self.broken.store(true, Ordering::Release);
         AsyncEvent {
             vi: self.live_handle(),
             instance: self.instance(),
+            cq: 0,
             descriptor,
-            op_code: match queue {
-                Queue::Send => 0,
-                Queue::Receive => 1,
-            },
-            resource: match code {
+            op_code: failure.operation >> status::OP_SHIFT,
+            resource: match failure.code {
                 ErrorCode::ViOverrun => ResourceCode::Vi,
                 _ => ResourceCode::Descriptor,
             },
-            code,
+            code: failure.code,
+            is_orderly: false,
         }
     }
 
-    /// Parses a descriptor and posts it.
+    /// Parses a descriptor and posts it, if the program's quota has room for it.
     ///
     /// # Safety
     /// As for [`post`].
@@ -109,12 +119,21 @@ impl ViShared {
         end: &mut PostEnd,
         (address, region): (u64, u32),
         context: usize,
-    ) -> Result<(), ErrorCode> {
+        in_quota: bool,
+    ) -> Result<(), PostFailure> {
         let rules = self.rules();
+        let failed = |code, control| PostFailure {
+            code,
+            operation: match queue {
+                Queue::Send => send_operation(control),
+                Queue::Receive => status::OP_RECEIVE,
+            },
+        };
         // SAFETY: found registered, and mapped while this call runs, as our caller promises.
         let header = unsafe { Header::read(&rules, address, region) };
         let Ok(header) = header else {
-            return Err(ErrorCode::PostDesc);
+            // What it was for cannot be read.
+            return Err(failed(ErrorCode::PostDesc, control::OP_SEND_RECV));
         };
         let fill = |slot: &mut Slot| match queue {
             // SAFETY: as above.
@@ -122,12 +141,19 @@ impl ViShared {
             // SAFETY: as above.
             Queue::Receive => unsafe { header.fill_receive(&rules, slot) },
         };
-        if self.queue(queue).post_with(end, context, fill) {
+        if in_quota && self.queue(queue).post_with(end, context, fill) {
             Ok(())
         } else {
-            Err(ErrorCode::ViOverrun)
+            Err(failed(ErrorCode::ViOverrun, header.control()))
         }
     }
+}
+
+/// Why a descriptor cannot be posted, so that its VI breaks.
+struct PostFailure {
+    code: ErrorCode,
+    /// `OP_*` of a status word: what the descriptor was for.
+    operation: u32,
 }
 
 /// Posts a descriptor (VIPL 3.5.1, 3.5.4). What is wrong with it is told by its status,
@@ -137,9 +163,9 @@ impl ViShared {
 /// library's, which no registration covers, so no peer can change it.
 ///
 /// # Errors
-/// [`ControlError::InvalidParameter`]: no such VI. [`ControlError::Resource`]: the queue is full and
-/// `when_full` says so, or the datapath process allows this program no more descriptors
-/// (`max_descriptors` of its quota); nothing is posted, and the VI stays what it is.
+/// [`ControlError::InvalidParameter`]: no such VI. [`ControlError::Resource`]: the queue is full, or the
+/// datapath process allows this program no more descriptors (`max_descriptors` of its quota), and
+/// `when_full` says so; nothing is posted, and the VI stays what it is.
 ///
 /// # Safety
 /// Until it is reaped, the descriptor and its buffers belong to the provider. The memory of the
@@ -166,26 +192,26 @@ pub unsafe fn post(
             return Err(ControlError::InvalidParameter);
         }
         if when_full == WhenFull::Refuse && vi.queue(queue).is_full(&end) {
-            return Err(queue_full(vi));
+            return Err(limit_of_post(vi, true));
         }
         let counted = vi.device.posting();
-        if let Some(counted) = counted
-            && !counted.begin()
-        {
-            return Err(counted.limit_reached().into());
+        let in_quota = counted.is_none_or(Posting::begin);
+        if !in_quota && when_full == WhenFull::Refuse {
+            return Err(limit_of_post(vi, in_quota));
         }
         // SAFETY: passed on from our caller.
-        let posted = unsafe { vi.post(queue, &mut end, (address, region), context) };
+        let posted = unsafe { vi.post(queue, &mut end, (address, region), context, in_quota) };
         if posted.is_err()
+            && in_quota
             && let Some(counted) = counted
         {
             counted.take_back();
         }
         // Still under the post end: it is this VI that breaks, not its successor.
-        posted.map_err(|code| vi.mark_broken(code, address, queue))
+        posted.map_err(|failure| (vi.mark_broken(&failure, address), in_quota))
     };
-    if let Err(error) = posted {
-        vi.device.fail_broken(vi.index, error);
+    if let Err((error, in_quota)) = posted {
+        break_by_post(vi, error, in_quota);
         return Ok(());
     }
     match queue {
@@ -292,10 +318,26 @@ fn reap_by(
     })
 }
 
+/// The limit that a post exceeded: that of its queue if it is within the program's quota.
 #[cold]
-fn queue_full(vi: &ViShared) -> ControlError {
-    let limit = vi.device.config.max_descriptors_per_queue;
-    LimitReached::all_in_use(Limit::MaxDescriptorsPerQueue, limit, LimitOf::Queue).into()
+fn limit_of_post(vi: &ViShared, in_quota: bool) -> ControlError {
+    match vi.device.posting().filter(|_| !in_quota) {
+        Some(posting) => posting.limit_reached().into(),
+        None => {
+            let limit = vi.device.config.max_descriptors_per_queue;
+            LimitReached::all_in_use(Limit::MaxDescriptorsPerQueue, limit, LimitOf::Queue).into()
+        }
+    }
+}
+
+/// A descriptor could not be posted: the VI goes to Error, and the program is told.
+#[cold]
+fn break_by_post(vi: &'static ViShared, error: AsyncEvent, in_quota: bool) {
+    if error.code == ErrorCode::ViOverrun {
+        let (nic, limit) = (&vi.device.config.name, limit_of_post(vi, in_quota));
+        log::warn!("NIC {nic}: VI {:#x} breaks at a post: {limit}", error.vi);
+    }
+    vi.device.fail_broken(vi.index, error);
 }
 
 /// Takes the head of a work queue if it is complete (VIPL 3.5.2, 3.5.5).
@@ -314,11 +356,7 @@ pub fn done(handle: u64, queue: Queue) -> Outcome<Done> {
 /// Waits for the head of a work queue (VIPL 3.5.3, 3.5.6); `None` waits for ever.
 pub fn wait_done(handle: u64, queue: Queue, limit: Option<Duration>) -> Outcome<Done> {
     let vi = vi_of(handle).ok_or(ControlError::InvalidParameter)?;
-    let cq = match queue {
-        Queue::Send => &vi.send_cq,
-        Queue::Receive => &vi.recv_cq,
-    };
-    if cq.load(Ordering::Relaxed) != 0 {
+    if vi.cq_handle(queue == Queue::Receive) != 0 {
         return Err(ResourceError::ReportsToCq.into());
     }
     wait(vi.device, vi.event(queue), limit, || {

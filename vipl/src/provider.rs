@@ -503,7 +503,7 @@ pub fn error_callback(nic_handle: NicHandle, handler: Option<ErrorHandler>) -> R
             handler(&ErrorDescriptor {
                 nic: nic_handle,
                 vi: (event.vi != 0).then(|| ViHandle::from_raw(event.vi)),
-                cq: None,
+                cq: (event.cq != 0).then(|| CqHandle::from_raw(event.cq)),
                 descriptor: event.descriptor as *mut RawDescriptor,
                 op_code: event.op_code,
                 resource: event.resource,

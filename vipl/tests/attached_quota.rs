@@ -2,9 +2,15 @@
 
 mod common;
 
+use std::sync::mpsc::channel;
+
 use common::datapath::{DatapathProcess, has_served};
-use common::pair_on;
-use vipl::{MemAttributes, Nic, SharedMemory, ViState, VipError, provider};
+use common::raw::Pages;
+use common::{PATIENCE, pair_on};
+use vipl::{
+    Done, ErrorCode, MemAttributes, Nic, RawDescriptor, ResourceCode, SharedMemory, ViState,
+    VipError, provider,
+};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -55,6 +61,64 @@ fn a_post_beyond_the_quota_is_given_back_and_the_connection_lives() {
     }
     assert!(server.vi.post_recv(server.room(64)).is_err());
     drop((client, server));
+    process.stop();
+}
+
+#[test]
+fn post_beyond_the_quota_by_handle_is_an_overrun_of_its_vi() {
+    if has_served() {
+        return;
+    }
+    const MOST: usize = 6;
+    let process = DatapathProcess::start(
+        "post_beyond_the_quota_by_handle_is_an_overrun_of_its_vi",
+        "[process.quota]\nmax_descriptors = 6",
+    );
+    let nic = Nic::attach(&process.socket(), "VINIC0").unwrap();
+    let ptag = nic.create_ptag().unwrap();
+    let (vi, other) = (
+        nic.vi(&ptag).build().unwrap(),
+        nic.vi(&ptag).build().unwrap(),
+    );
+    let memory = Pages::new(1);
+    let region = memory
+        .register(nic.handle(), Some(ptag.handle()), false)
+        .unwrap();
+    let (sender, told) = channel();
+    nic.set_error_handler(move |error| {
+        let what = (error.code, error.resource, error.op_code);
+        let told = (what, error.vi, error.descriptor as u64);
+        sender.send(told).expect("the test waits");
+    })
+    .unwrap();
+    let post = |slot: usize| {
+        let at = memory.at(slot * 64) as *mut RawDescriptor;
+        // SAFETY: the page stays mapped, and is left alone until the descriptors have come back.
+        unsafe { provider::post_recv(vi.handle(), at, region) }
+    };
+    for slot in 0..MOST {
+        post(slot).unwrap();
+    }
+    assert_eq!(vi.state(), Ok(ViState::Idle));
+    assert_eq!(post(MOST), Ok(()), "as the guide has it (3.5.4)");
+    let (what, of, descriptor) = told.recv_timeout(PATIENCE).expect("an error");
+    assert_eq!(what, (ErrorCode::ViOverrun, ResourceCode::Vi, 1));
+    assert_eq!((of, descriptor), (Some(vi.handle()), memory.at(MOST * 64)));
+    assert_eq!(
+        (vi.state(), other.state()),
+        (Ok(ViState::Error), Ok(ViState::Idle))
+    );
+    // All that were posted come back, and are there to be posted again.
+    vi.disconnect().unwrap();
+    for _ in 0..MOST {
+        let done = provider::recv_done(vi.handle()).unwrap();
+        assert!(matches!(done, Done::Completed { .. }), "{done:?}");
+    }
+    for slot in 0..MOST {
+        post(slot).unwrap();
+    }
+    assert_eq!(vi.state(), Ok(ViState::Idle));
+    provider::close_nic(nic.handle()).unwrap();
     process.stop();
 }
 

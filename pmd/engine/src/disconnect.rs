@@ -115,16 +115,17 @@ impl Engine {
         reason: MessageReason,
         host: &mut H,
     ) {
-        self.enter_error(now_ns, vi, Some(reason), host);
+        self.enter_error(now_ns, vi, Some(reason), AsyncError::ConnectionLost, host);
     }
 
-    /// To the Error state: both queues flushed, the loss reported, nothing processed any
-    /// more. `told`: why, if the other end must hear of it.
+    /// To the Error state: both queues flushed, the loss reported as `error`, nothing processed
+    /// any more. `told`: why, if the other end must hear of it.
     fn enter_error<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
         told: Option<MessageReason>,
+        error: AsyncError,
         host: &mut H,
     ) {
         let Some(ep) = self.endpoint_mut(vi) else {
@@ -140,7 +141,7 @@ impl Engine {
         host.set_state(vi, EndpointState::Error);
         host.flush_sends(vi);
         host.flush_receives(vi);
-        host.report(vi, AsyncError::ConnectionLost);
+        host.report(vi, error);
     }
 
     /// A fatal error of the consumer's own making on this VI (VIPL 6.3.1): the VI goes to
@@ -188,11 +189,14 @@ impl Engine {
                 let next = iu.header.msg_id.wrapping_add(1);
                 self.acknowledged_before(now_ns, vi, next, host);
             }
-            if iu.header.flags & disconnect::ERROR != 0 {
+            let loss = if iu.header.flags & disconnect::ERROR != 0 {
                 let reason = MessageReason::from_parameter(iu.header.parameter);
                 self.told_failure(now_ns, vi, reason, host);
-            }
-            self.ended_by_peer(now_ns, vi, ConnectError::Timeout, host);
+                AsyncError::ConnectionLost
+            } else {
+                AsyncError::Disconnected
+            };
+            self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, host);
         }
         let reason = if known {
             MessageReason::None
@@ -237,16 +241,17 @@ impl Engine {
         Some(ViIndex(at as u32))
     }
 
-    /// The other end left, or went: a connection breaks, half a one fails with `error`.
+    /// The other end left, or went: a connection breaks and tells `loss`, half a one fails with `error`.
     pub(crate) fn ended_by_peer<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
+        loss: AsyncError,
         error: ConnectError,
         host: &mut H,
     ) {
         match self.state(vi) {
-            Some(EndpointState::Connected) => self.enter_error(now_ns, vi, None, host),
+            Some(EndpointState::Connected) => self.enter_error(now_ns, vi, None, loss, host),
             Some(EndpointState::ConnectPending) => {
                 self.end_pending(now_ns, vi, error, None, host);
             }
@@ -299,7 +304,7 @@ impl Engine {
                 } else {
                     ConnectError::Timeout
                 };
-                self.ended_by_peer(now_ns, vi, error, host);
+                self.ended_by_peer(now_ns, vi, AsyncError::ConnectionLost, error, host);
             }
         }
         for ep in self.endpoints.iter_mut().flatten() {

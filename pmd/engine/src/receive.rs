@@ -5,6 +5,7 @@
 //! of the message. A frame that fails one is dropped and counted and changes
 //! nothing. Only what passed them all may break a connection.
 
+mod damaged;
 mod failure;
 mod follows;
 mod misses;
@@ -12,7 +13,7 @@ mod read_request;
 mod response;
 
 pub(crate) use self::failure::Failure;
-use self::failure::complete_error;
+use self::failure::{complete_error, reason_of_fault};
 use self::follows::{Follows, follows};
 pub(crate) use self::misses::PeerKey;
 use fcvi_frame::device_header::DeviceHeader;
@@ -37,12 +38,12 @@ impl Engine {
         let frame = match FrameView::parse(bytes) {
             Ok(frame) => frame,
             Err(error) => {
-                let bad_crc = error.reason == fcvi_frame::error::Reason::BadCrc;
-                self.counters.count(if bad_crc {
-                    Counter::DropBadCrc
+                if error.reason == fcvi_frame::error::Reason::BadCrc {
+                    self.counters.count(Counter::DropBadCrc);
+                    self.note_damaged(bytes);
                 } else {
-                    Counter::DropMalformed
-                });
+                    self.counters.count(Counter::DropMalformed);
+                }
                 return;
             }
         };
@@ -255,7 +256,7 @@ impl Engine {
             }
             Claim::Fault(status) => {
                 complete_error(vi, status, false, host);
-                self.break_reliable(now_ns, vi, MessageReason::DescriptorFormat, host)
+                self.break_reliable(now_ns, vi, reason_of_fault(status), host)
             }
         }
     }
@@ -280,13 +281,18 @@ impl Engine {
         let immediate = header.flags & message_request::IMMEDIATE != 0;
         let fits = params.rdma_write && header.tot_len <= params.max_transfer_bytes;
         let allowed = fits && !limited && self.check_write(now_ns, vi, header, host);
+        let refused = if params.rdma_write {
+            MessageReason::WriteProtection
+        } else {
+            MessageReason::WriteNotEnabled
+        };
         if immediate {
             match host.claim_receive(vi) {
                 Claim::Ready { .. } if allowed => {}
                 Claim::Ready { .. } => {
                     self.counters.count(Counter::DropRdmaProtection);
                     complete_error(vi, Status::PROTECTION, true, host);
-                    return self.break_refused(now_ns, vi, host);
+                    return self.break_refused(now_ns, vi, refused, host);
                 }
                 Claim::Empty => {
                     self.counters.count(Counter::DropNoDescriptor);
@@ -295,13 +301,13 @@ impl Engine {
                 }
                 Claim::Fault(status) => {
                     complete_error(vi, status, true, host);
-                    return self.break_reliable(now_ns, vi, MessageReason::DescriptorFormat, host);
+                    return self.break_reliable(now_ns, vi, reason_of_fault(status), host);
                 }
             }
         } else if !allowed {
             self.counters.count(Counter::DropRdmaProtection);
             host.report(vi, AsyncError::RdmaWriteProtection);
-            return self.break_refused(now_ns, vi, host);
+            return self.break_refused(now_ns, vi, refused, host);
         }
         self.set_kind(
             vi,

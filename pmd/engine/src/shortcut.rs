@@ -361,7 +361,12 @@ impl Engine {
             // say so.
             self.client_connected(vi, host);
         }
-        self.ended_by_peer(now_ns, vi, ConnectError::Timeout, host);
+        let loss = if told == Some(MessageReason::Disconnected) {
+            AsyncError::Disconnected
+        } else {
+            AsyncError::ConnectionLost
+        };
+        self.ended_by_peer(now_ns, vi, loss, ConnectError::Timeout, host);
     }
 
     /// What was being moved failed at the other end, if the failure can be about it. At Reliable

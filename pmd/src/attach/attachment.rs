@@ -406,7 +406,7 @@ impl Attachment {
             (&local.shared.send, local.send_reports)
         };
         let tag = TagCheck::tag(local.shared.tag.load(Ordering::Relaxed));
-        let (handle, instance) = (local.handle, local.shared.instance());
+        let (handle, shared) = (local.handle, local.shared);
         // The process completes what was posted.
         if let Some(posting) = device.posting().filter(|_| queue.depth() > 0) {
             posting.complete();
@@ -427,7 +427,7 @@ impl Attachment {
             unsafe { add_entry(cq, entry) };
         }
         if let Some(descriptor) = lost {
-            let event = lost_descriptor(handle, instance, descriptor, ending.word);
+            let event = lost_descriptor(handle, shared, receive, descriptor, ending.word);
             device.events.push(event);
             // A connection that is being ended ends in order.
             if let Some(local) = self.local(name)
@@ -456,15 +456,18 @@ impl Attachment {
         };
         let OpCode {
             op_code,
+            is_orderly,
             connection,
         } = OpCode::of(op_code);
         let event = AsyncEvent {
             vi: local.handle,
             instance: local.shared.instance(),
+            cq: 0,
             descriptor: 0,
             op_code,
             resource,
             code,
+            is_orderly,
         };
         // Every error of a reliable VI breaks it, and the loss of its connection any; what is
         // posted from now on comes back at once. It may be of a connection that was ended since.
@@ -530,7 +533,7 @@ impl Attachment {
                 let op = if receive {
                     status::OP_RECEIVE
                 } else {
-                    crate::datapath::send_op(slot)
+                    crate::descriptor::send_operation(slot.control)
                 };
                 let flushed = Completed {
                     status: status::DESC_FLUSHED_ERROR | op | status::DONE,

@@ -7,9 +7,9 @@ use vi_engine::{
     Transmit, ViIndex, Waiter,
 };
 
-use super::{Datapath, Side, Slot, eof, send_op};
+use super::{Datapath, Side, Slot, eof};
 use crate::attach::arena::OpCode;
-use crate::descriptor::{control, status};
+use crate::descriptor::{control, send_operation, status};
 use crate::events::AsyncEvent;
 use crate::memory::{Access, copy};
 use crate::post::{Cursor, still_valid};
@@ -44,7 +44,7 @@ impl Host for Datapath {
             return;
         };
         // SAFETY: we run under the turn; the reference is not kept.
-        let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_op(slot));
+        let op = unsafe { path.shared.send.head() }.map_or(0, |slot| send_operation(slot.control));
         self.complete(vi, Side::Send, outcome.0 | op, length_bytes, None);
     }
 
@@ -304,6 +304,7 @@ impl Host for Datapath {
             Some(client) => {
                 let in_connection = OpCode {
                     op_code: event.op_code,
+                    is_orderly: event.is_orderly,
                     connection: path.shared.disconnects.load(Ordering::Relaxed) as u16,
                 };
                 event.op_code = in_connection.word();

@@ -13,7 +13,7 @@ mod shortcut;
 use super::*;
 use crate::config::NicConfig;
 use crate::control::ControlError;
-use crate::descriptor::{DataSegment, RawDescriptor};
+use crate::descriptor::{DataSegment, RawDescriptor, control};
 use crate::device::Device;
 use crate::events::ErrorCode;
 use crate::memory::copy;

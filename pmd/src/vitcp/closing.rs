@@ -125,7 +125,12 @@ impl ViTcp {
         path.set_state(vi, EndpointState::Error);
         path.flush_sends(vi);
         path.flush_receives(vi);
-        path.report(vi, AsyncError::ConnectionLost);
+        let loss = if ending == Ending::Left {
+            AsyncError::Disconnected
+        } else {
+            AsyncError::ConnectionLost
+        };
+        path.report(vi, loss);
         if at_once {
             self.remove(number);
         } else {

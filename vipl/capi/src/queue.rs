@@ -56,9 +56,6 @@ pub unsafe extern "C" fn VipPostSend(
     memory_handle: u32,
 ) -> VipReturn {
     guarded_data_path("VipPostSend", || {
-        if descriptor_ptr.is_null() {
-            return Err(VipError::InvalidParameter);
-        }
         let (vi, handle) = (vi_from_c(vi_handle), MemoryHandle(memory_handle));
         // SAFETY: descriptor and buffers are left alone until the descriptor has come back, as the
         // C caller vouches; whether they are registered is the provider's to check.
@@ -77,9 +74,6 @@ pub unsafe extern "C" fn VipPostRecv(
     memory_handle: u32,
 ) -> VipReturn {
     guarded_data_path("VipPostRecv", || {
-        if descriptor_ptr.is_null() {
-            return Err(VipError::InvalidParameter);
-        }
         let (vi, handle) = (vi_from_c(vi_handle), MemoryHandle(memory_handle));
         // SAFETY: as in VipPostSend.
         unsafe { provider::post_recv(vi, descriptor_ptr, handle) }

@@ -40,8 +40,9 @@ impl Engine {
         let Some(message) = ep.rx.message.as_mut() else {
             return true;
         };
-        let kind = message.kind;
+        let (kind, msg_id) = (message.kind, message.msg_id);
         message.kind = RxKind::Discard;
+        let incomplete_write = ep.rx.damaged_or(msg_id, AsyncError::RdmaWriteAbort);
         if failure == Failure::Incomplete && level == Level::UnreliableDelivery {
             ep.rx.message = None;
         }
@@ -68,8 +69,7 @@ impl Engine {
             RxKind::Write { .. } if level != Level::UnreliableDelivery => host.report(
                 vi,
                 match failure {
-                    Failure::Incomplete => AsyncError::RdmaWriteAbort,
-                    Failure::TooLong => AsyncError::RdmaWriteData,
+                    Failure::Incomplete | Failure::TooLong => incomplete_write,
                     Failure::Protection => AsyncError::RdmaWriteProtection,
                 },
             ),
@@ -96,6 +96,9 @@ impl Engine {
             return;
         };
         let ahead = iu.header.msg_id.wrapping_sub(ep.rx.expected);
+        let began_lost = ep
+            .rx
+            .damaged_or(iu.header.msg_id, AsyncError::RdmaWriteAbort);
         if ep.params.level == Level::UnreliableDelivery || ahead > window {
             return;
         }
@@ -107,7 +110,7 @@ impl Engine {
             self.messages_lost(now_ns, vi, ahead, iu, host);
         } else {
             self.counters.add(Counter::IncompleteMessages, 1);
-            self.never_began(now_ns, vi, iu, AsyncError::RdmaWriteAbort, host);
+            self.never_began(now_ns, vi, iu, began_lost, host);
         }
     }
 
@@ -122,10 +125,15 @@ impl Engine {
         host: &mut H,
     ) -> bool {
         self.counters.add(Counter::LostMessages, u64::from(lost));
-        if self.level_of(vi) == Some(Level::UnreliableDelivery) {
+        let Some(ep) = self.endpoint(vi) else {
+            return false;
+        };
+        if ep.params.level == Level::UnreliableDelivery {
             return true;
         }
-        self.never_began(now_ns, vi, iu, AsyncError::RdmaTransport, host)
+        let first_lost = ep.rx.expected;
+        let error = ep.rx.damaged_or(first_lost, AsyncError::RdmaTransport);
+        self.never_began(now_ns, vi, iu, error, host)
     }
 
     /// Tells of what is missing before a frame and breaks: by the receive descriptor that is next, if the frame's message
@@ -192,4 +200,15 @@ pub(super) fn complete_error<H: Host>(
             remote_write,
         },
     );
+}
+
+/// The code for a receive descriptor that cannot be used [P-8].
+pub(super) fn reason_of_fault(status: Status) -> MessageReason {
+    if status.has(Status::FORMAT) {
+        MessageReason::DescriptorFormat
+    } else if status.has(Status::LENGTH) {
+        MessageReason::DescriptorTooShort
+    } else {
+        MessageReason::DescriptorProtection
+    }
 }

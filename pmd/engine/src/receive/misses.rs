@@ -92,7 +92,7 @@ impl Engine {
             return true;
         }
         host.report(vi, AsyncError::RdmaWriteProtection);
-        self.break_refused(now_ns, vi, host)
+        self.break_refused(now_ns, vi, MessageReason::WriteProtection, host)
     }
 
     /// Breaks the connection behind a refused write: at a reliable level, or after too many of
@@ -102,15 +102,16 @@ impl Engine {
         &mut self,
         now_ns: u64,
         vi: ViIndex,
+        reason: MessageReason,
         host: &mut H,
     ) -> bool {
         let exhausted = self.is_exhausted(vi);
-        if !self.break_reliable(now_ns, vi, MessageReason::WriteProtection, host) {
+        if !self.break_reliable(now_ns, vi, reason, host) {
             return false;
         }
         if exhausted {
             self.counters.count(Counter::RdmaMissBreaks);
-            self.break_local(now_ns, vi, MessageReason::WriteProtection, host);
+            self.break_local(now_ns, vi, reason, host);
         }
         !exhausted
     }

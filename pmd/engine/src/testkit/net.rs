@@ -577,6 +577,14 @@ pub(crate) fn without_partial_data(log: Vec<Event>) -> Vec<Event> {
     log.into_iter().map(clean).collect()
 }
 
+/// What a consumer sees of a peer that disconnects, on a VI whose queues are empty.
+pub(crate) fn left() -> Vec<Event> {
+    vec![
+        Event::State(EndpointState::Error),
+        Event::Async(AsyncError::Disconnected),
+    ]
+}
+
 /// What a consumer sees of a break on a VI whose queues are empty.
 pub(crate) fn broken() -> Vec<Event> {
     vec![

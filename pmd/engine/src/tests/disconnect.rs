@@ -7,7 +7,7 @@ use fcvi_frame::iu::Opcode::{
 use fcvi_frame::reason::MessageReason;
 
 use crate::testkit::host::{Event, Receive};
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, params, received};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, left, params, received};
 use crate::{AsyncError, ConnectError, Counter, EndpointState, Level, Status};
 
 const RD: Level = Level::ReliableDelivery;
@@ -24,7 +24,7 @@ fn disconnect_is_idle_at_once_and_an_error_at_the_other_end() {
     net.disconnect(CLIENT, a);
     assert_eq!(net.log(CLIENT, a), [Event::State(EndpointState::Idle)]);
     net.settle();
-    assert_eq!(net.log(SERVER, b), broken());
+    assert_eq!(net.log(SERVER, b), left());
     assert_eq!(net.ius(), [(CLIENT, Rqst), (SERVER, Resp)]);
     assert_eq!(
         reason(&net.frames(CLIENT, Rqst)[0]),
@@ -143,7 +143,7 @@ fn a_lost_disconnect_is_repeated_three_times_and_then_given_up() {
         net.disconnect(CLIENT, a);
         net.advance(60 * S);
         let told = lost < 4;
-        assert_eq!(net.log(SERVER, b) == broken(), told);
+        assert_eq!(net.log(SERVER, b) == left(), told);
         assert_eq!(net.frames(CLIENT, Rqst).len(), 4.min(lost as usize + 1));
         assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), u64::from(!told));
         assert_eq!(net.nodes[CLIENT].engine.exchange_usage().0, 0);
@@ -158,7 +158,7 @@ fn a_lost_response_makes_the_other_end_answer_that_it_knows_no_such_connection()
     net.disconnect(CLIENT, a);
     net.advance(RETRY);
     net.settle();
-    assert_eq!(net.log(SERVER, b), broken());
+    assert_eq!(net.log(SERVER, b), left());
     let answers = net.frames(SERVER, Resp);
     assert_eq!(reason(&answers[1]), MessageReason::UnknownHandle);
     assert_eq!(net.count(CLIENT, Counter::CloseTimeouts), 0);

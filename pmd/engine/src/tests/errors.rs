@@ -4,12 +4,13 @@
 mod half_sent;
 mod loss;
 mod rdma;
+mod reasons;
 
 use fcvi_frame::iu::Opcode::DisconnectRequest;
 
 use crate::testkit::host::{Event, Receive, Received, Send};
 use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, broken, params, receive_failed, received, send_failed, sent,
+    CLIENT, Net, S, SERVER, broken, left, params, receive_failed, received, send_failed, sent,
     without_partial_data,
 };
 use crate::testkit::way::{Way, each_way, way};
@@ -476,13 +477,13 @@ fn peer_disconnects() {
                 case.net.post_receive(CLIENT, case.a, 1);
                 case.net.disconnect(leaver, vi);
                 assert_eq!(case.net.state(leaver, vi), EndpointState::Idle);
-                let left = case.net.log(leaver, vi);
-                assert_eq!(left[0], Event::State(EndpointState::Idle));
-                assert_flushed_in_order(&left[1..]);
+                let own = case.net.log(leaver, vi);
+                assert_eq!(own[0], Event::State(EndpointState::Idle));
+                assert_flushed_in_order(&own[1..]);
                 case.net.settle();
                 let log = case.net.log(other, other_vi);
-                assert_eq!(log.first(), Some(&broken()[0]));
-                assert_eq!(log.last(), Some(&broken()[1]));
+                assert_eq!(log.first(), Some(&left()[0]));
+                assert_eq!(log.last(), Some(&left()[1]));
                 assert_flushed_in_order(&log[1..log.len() - 1]);
                 assert_eq!(case.net.log(leaver, vi), []);
             }

@@ -205,7 +205,7 @@ impl Run {
                 self.story.ends[end].push(told);
             }
             for event in self.net.log(node, vi) {
-                if event == Event::Async(AsyncError::ConnectionLost) {
+                if let Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) = event {
                     let told = format!("CONN_LOST {}", time(ms));
                     self.story.ends[end].push(told);
                 }

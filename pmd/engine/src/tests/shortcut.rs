@@ -11,7 +11,7 @@ use fcvi_frame::iu::Opcode::{ConnectResponse3, DisconnectRequest, SendRequest};
 use crate::recovery::RecoveryConfig;
 use crate::testkit::host::{Event, Send};
 use crate::testkit::net::{
-    CLIENT, Net, S, SERVER, broken, config, params, received, send_failed, sent,
+    CLIENT, Net, S, SERVER, broken, config, left, params, received, send_failed, sent,
 };
 use crate::testkit::way::{Way, joined_by};
 use crate::{
@@ -154,7 +154,7 @@ fn a_server_that_accepts_and_leaves_at_once_was_connected_for_its_client() {
         net.disconnect(SERVER, b);
         net.settle();
         let connected = Event::State(EndpointState::Connected);
-        assert_eq!(net.log(CLIENT, a), [vec![connected], broken()].concat());
+        assert_eq!(net.log(CLIENT, a), [vec![connected], left()].concat());
         assert!(
             net.outcome(CLIENT, a)
                 .is_some_and(|outcome| outcome.is_ok())
@@ -197,8 +197,8 @@ fn a_disconnect_ends_both_ends_at_once_and_both_can_connect_again() {
         net.disconnect(CLIENT, a);
         assert_eq!(net.log(CLIENT, a), [Event::State(EndpointState::Idle)]);
         let log = net.log(SERVER, b);
-        assert_eq!(log.first(), Some(&broken()[0]));
-        assert_eq!(log.last(), Some(&broken()[1]));
+        assert_eq!(log.first(), Some(&left()[0]));
+        assert_eq!(log.last(), Some(&left()[1]));
         assert_eq!(log.len(), 3);
         net.disconnect(SERVER, b);
         assert_eq!(net.ius(), [], "nobody needs to be told by a frame");

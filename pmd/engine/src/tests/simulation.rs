@@ -354,7 +354,7 @@ impl Simulation {
                     assert!(!end.broken, "{what}: broken twice");
                     end.broken = true;
                 }
-                Event::Async(AsyncError::ConnectionLost) => {
+                Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) => {
                     assert!(end.broken, "{what}");
                     end.losses_told += 1;
                 }

@@ -342,7 +342,7 @@ fn after(mut stage: Stage, node: usize) -> String {
             Event::Received(r) if r.status.is_ok() => " received",
             Event::Received(r) if r.status == Status::FLUSHED => " receive-flushed",
             Event::Received(_) => " receive-failed",
-            Event::Async(AsyncError::ConnectionLost) => " CONN_LOST",
+            Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) => " CONN_LOST",
             Event::Async(_) => " async",
             Event::State(_) => "",
         });

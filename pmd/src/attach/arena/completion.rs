@@ -19,22 +19,29 @@ pub(crate) enum Told {
     },
 }
 
-/// The operation of an error descriptor, and above it in the word the number of disconnects of
-/// the VI before the error.
+/// The operation of an error descriptor, and above it in the word whether the other end ended the
+/// connection in order (one bit), and the number of disconnects of the VI before the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpCode {
     pub(crate) op_code: u32,
+    pub(crate) is_orderly: bool,
     pub(crate) connection: u16,
 }
 
 impl OpCode {
+    const ORDERLY_SHIFT: u32 = 15;
+    const OP_MASK: u32 = (1 << Self::ORDERLY_SHIFT) - 1;
+
     pub(crate) fn word(self) -> u32 {
-        u32::from(self.connection) << 16 | self.op_code & 0xFFFF
+        u32::from(self.connection) << 16
+            | u32::from(self.is_orderly) << Self::ORDERLY_SHIFT
+            | self.op_code & Self::OP_MASK
     }
 
     pub(crate) fn of(word: u32) -> Self {
         Self {
-            op_code: word & 0xFFFF,
+            op_code: word & Self::OP_MASK,
+            is_orderly: word >> Self::ORDERLY_SHIFT & 1 != 0,
             connection: (word >> 16) as u16,
         }
     }

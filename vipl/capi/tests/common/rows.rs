@@ -72,9 +72,13 @@ pub(crate) const ROWS: &[Row] = &[
         "the receive TRANSPORT_ERROR and PARTIAL_ERROR; stays Connected",
         "the same, then break",
         "as RD, and the send TRANSPORT_ERROR"] },
-    Row { name: "frame_of_a_write_missing", event: "a frame of an RDMA write without immediate data is damaged or missing", sides: ENDS, follows: [
+    Row { name: "frame_of_a_write_missing", event: "a frame of an RDMA write without immediate data is missing", sides: ENDS, follows: [
         "not reported",
         "async RDMAW_ABORT at the target, break",
+        "as RD, and the write TRANSPORT_ERROR"] },
+    Row { name: "frame_of_a_write_damaged", event: "a frame of an RDMA write without immediate data is damaged", sides: ENDS, follows: [
+        "not reported",
+        "async RDMAW_DATA at the target, break",
         "as RD, and the write TRANSPORT_ERROR"] },
     Row { name: "message_lost", event: "a whole message is lost", sides: ENDS, follows: [
         "not noticed",

@@ -235,7 +235,7 @@ impl World {
         for event in self.net.log(node, vi) {
             match event {
                 Event::State(EndpointState::Error) => breaks += 1,
-                Event::Async(AsyncError::ConnectionLost) => losses += 1,
+                Event::Async(AsyncError::ConnectionLost | AsyncError::Disconnected) => losses += 1,
                 Event::Received(received) if received.status.is_ok() => {
                     let sent = identity.map(|identity| identity.turned().message());
                     assert_eq!(Some(received.data), sent, "of another connection");

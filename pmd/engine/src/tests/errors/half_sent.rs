@@ -88,7 +88,7 @@ fn local_error_behind_a_read_is_told_when_the_peer_disconnects() {
             case.net.settle();
             let log = case.net.log(CLIENT, case.a);
             assert_eq!(log[..2], flushed_and(status));
-            assert_eq!(log.last(), Some(&Event::Async(AsyncError::ConnectionLost)));
+            assert_eq!(log.last(), Some(&Event::Async(AsyncError::Disconnected)));
         }
     }
 }

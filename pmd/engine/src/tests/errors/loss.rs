@@ -1,5 +1,6 @@
 //! Frames and whole messages that never came.
 
+use fcvi_frame::fcoe::FCOE_TRAILER_BYTES;
 use fcvi_frame::iu::Opcode::{ReadRequest, ReadResponse, SendRequest, SendResponse, WriteRequest};
 
 use super::{Case, RD, RR, UD, remote_write_failed};
@@ -11,6 +12,25 @@ const INCOMPLETE: Status = Status::TRANSPORT.with(Status::PARTIAL);
 
 /// Loses frame `lost` of a message of three, `remote` with immediate data.
 fn frame_missing(level: Level, remote: bool, lost: usize, immediate: Option<u32>) -> Case {
+    frame_spoiled(level, remote, lost, immediate, |_| None)
+}
+
+/// A frame with one bit changed, in its last payload byte.
+fn damaged(frame: &[u8]) -> Option<Vec<u8>> {
+    let mut damaged = frame.to_vec();
+    let at = damaged.len() - FCOE_TRAILER_BYTES - 1;
+    damaged[at] ^= 1;
+    Some(damaged)
+}
+
+/// A frame of a message of three arrives as `spoil` has it, or not at all.
+fn frame_spoiled(
+    level: Level,
+    remote: bool,
+    lost: usize,
+    immediate: Option<u32>,
+    spoil: impl Fn(&[u8]) -> Option<Vec<u8>>,
+) -> Case {
     let mut case = Case::with_receives(level, &[9000, 9000, 9000]);
     case.net.wire.cut = true;
     if remote {
@@ -25,6 +45,8 @@ fn frame_missing(level: Level, remote: bool, lost: usize, immediate: Option<u32>
     for (at, frame) in frames.iter().enumerate() {
         if at != lost {
             case.net.inject(SERVER, frame);
+        } else if let Some(spoiled) = spoil(frame) {
+            case.net.inject(SERVER, &spoiled);
         }
     }
     case
@@ -121,6 +143,46 @@ fn frame_missing_in_write_rr() {
     let mut case = frame_missing(RR, true, 2, None);
     case.net.advance(2 * S);
     case.breaks(&[FAILED], &[aborted]);
+}
+
+/// What the target hears of a write of which one frame is damaged; the writer hears the same as when it is missing.
+#[test]
+fn frame_damaged_in_write_ud() {
+    frame_spoiled(UD, true, 1, None, damaged).goes_on(&[sent(0, 6000)], &[]);
+}
+
+fn frame_damaged_in_write(level: Level, writer: &[Event]) {
+    let data = || Event::Async(AsyncError::RdmaWriteData);
+    for at in 0..2 {
+        frame_spoiled(level, true, at, None, damaged).breaks(writer, &[data()]);
+    }
+    let mut case = frame_spoiled(level, true, 2, None, damaged);
+    case.net.advance(2 * S);
+    case.breaks(writer, &[data()]);
+    // With immediate data the receive descriptor tells it.
+    let failed = remote_write_failed(0, INCOMPLETE);
+    frame_spoiled(level, true, 1, Some(1), damaged).breaks(writer, &[failed]);
+}
+
+#[test]
+fn frame_damaged_in_write_rd() {
+    frame_damaged_in_write(RD, &[sent(0, 6000)]);
+    // A write of one frame, and the message behind it shows that it never came.
+    let mut case = Case::with_receives(RD, &[]);
+    case.net.wire.cut = true;
+    case.write((0x1000, 7), 8, None);
+    let frames = case.net.frames(CLIENT, WriteRequest);
+    case.net.wire.cut = false;
+    case.net
+        .inject(SERVER, &damaged(&frames[0]).expect("a frame"));
+    case.write((0x1000, 7), 8, None);
+    let data = Event::Async(AsyncError::RdmaWriteData);
+    case.breaks(&[sent(0, 8), sent(1, 8)], &[data]);
+}
+
+#[test]
+fn frame_damaged_in_write_rr() {
+    frame_damaged_in_write(RR, &[FAILED]);
 }
 
 fn message_lost(level: Level, next_is_write: bool, receives: &[u32]) -> Case {

@@ -102,7 +102,11 @@ fn write_refused_with_immediate_rr() {
 }
 
 /// A VI without the attribute, and a write longer than the VI's MaxTransferSize.
-fn write_not_allowed_by_vi(level: Level, rdma_write: bool, max_transfer_bytes: u32) -> Case {
+pub(super) fn write_not_allowed_by_vi(
+    level: Level,
+    rdma_write: bool,
+    max_transfer_bytes: u32,
+) -> Case {
     let mut net = Net::pair();
     let vi = ViParams {
         rdma_write,
@@ -229,24 +233,29 @@ fn read_refused_rd_and_rr() {
 }
 
 /// Without the attribute, and longer than the VI's MaxTransferSize.
+pub(super) fn read_not_allowed_by_vi(level: Level, rdma_read: bool, max_bytes: u32) -> Case {
+    let mut net = Net::pair();
+    let vi = ViParams {
+        rdma_read,
+        max_transfer_bytes: max_bytes,
+        ..params(level)
+    };
+    let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
+    net.connect(a, b);
+    net.clear_logs();
+    net.nodes[SERVER].host.register(7, 0, 100);
+    let mut case = Case { net, a, b };
+    case.read((0, 7), 50);
+    case
+}
+
 #[test]
 fn read_not_allowed_by_vi_rd_and_rr() {
     each_way(|| {
         for level in RELIABLE {
-            for (rdma_read, max_transfer_bytes) in [(false, 100), (true, 49)] {
-                let mut net = Net::pair();
-                let vi = ViParams {
-                    rdma_read,
-                    max_transfer_bytes,
-                    ..params(level)
-                };
-                let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
-                net.connect(a, b);
-                net.clear_logs();
-                net.nodes[SERVER].host.register(7, 0, 100);
-                let mut case = Case { net, a, b };
-                case.read((0, 7), 50);
-                case.breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
+            for (rdma_read, size) in [(false, 100), (true, 49)] {
+                read_not_allowed_by_vi(level, rdma_read, size)
+                    .breaks(&[send_failed(0, Status::RDMA_PROTECTION)], &[REFUSED]);
             }
         }
     });

@@ -5,7 +5,7 @@ use fcvi_frame::iu::Opcode::{ReadResponse, SendRequest};
 use super::{RD, RR, TARGET, US, kept, pair, pair_with, resent};
 use crate::testkit::host::{Event, Send};
 use crate::testkit::net::{
-    CLIENT, MS, S, SERVER, broken, receive_failed, received, send_failed, sent,
+    CLIENT, MS, S, SERVER, broken, left, receive_failed, received, send_failed, sent,
     without_partial_data,
 };
 use crate::{Counter, EndpointState, Status};
@@ -54,7 +54,7 @@ fn who_leaves_says_first_what_is_placed() {
         net.disconnect(SERVER, b);
         net.settle();
         let mut log = vec![sent(0, 8)];
-        log.extend(broken());
+        log.extend(left());
         assert_eq!(net.log(CLIENT, a), log, "{level:?}");
     }
 }

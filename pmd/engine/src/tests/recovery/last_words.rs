@@ -8,7 +8,7 @@ use fcvi_frame::iu::Opcode::{DisconnectRequest, SendRequest, SendResponse};
 
 use super::{RD, RR, msg_id, pair, pair_with};
 use crate::testkit::host::Event;
-use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, send_failed, sent};
+use crate::testkit::net::{CLIENT, MS, Net, S, SERVER, broken, left, send_failed, sent};
 use crate::{EndpointState, Level, Status, ViIndex};
 
 /// Flags and FCVI_MSG_ID of a DISCONNECT_RQST.
@@ -68,7 +68,7 @@ fn what_was_placed_is_complete_although_who_leaves_is_heard_late() {
         net.disconnect(SERVER, b);
         net.settle();
         let mut log = vec![sent(0, 8)];
-        log.extend(broken());
+        log.extend(left());
         assert_eq!(net.log(CLIENT, a), log, "{level:?}");
     }
 }

@@ -56,6 +56,7 @@ impl Stage {
     /// The connection of this number is lost.
     fn tell_loss(&self, connection: u16) {
         let in_connection = OpCode {
+            is_orderly: false,
             op_code: 0,
             connection,
         };

@@ -16,8 +16,6 @@ static void arguments(void)
     VIP_VI_HANDLE vi = client_create(&plain);
     VIP_DESCRIPTOR *descriptor = arena_descriptor(&mine, 1), *out = descriptor;
 
-    CHECK_RETURN(VipPostSend(vi, NULL, mine.handle), INVALID);
-    CHECK_RETURN(VipPostRecv(vi, NULL, mine.handle), INVALID);
     CHECK_RETURN(VipPostSend(NULL, descriptor, mine.handle), INVALID);
     CHECK_RETURN(VipPostRecv(NULL, descriptor, mine.handle), INVALID);
     CHECK_RETURN(VipSendDone(vi, NULL), INVALID);

@@ -40,6 +40,7 @@ static void bad_posts(void)
         bad_post(good, mine.handle + 1, send, "made-up memory handle");
         bad_post(good, 0, send, "memory handle 0");
         bad_post((VIP_DESCRIPTOR *)64, mine.handle, send, "made-up address");
+        bad_post(NULL, mine.handle, send, "no descriptor");
     }
 }
 

@@ -162,6 +162,37 @@ static void entries_of_taken_descriptors(void)
     CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
 }
 
+/* A completion that cannot be written names the completion queue that it was for. */
+static void entry_of_a_descriptor_whose_memory_is_gone(void)
+{
+    VIP_ERROR_DESCRIPTOR error;
+    VIP_DESCRIPTOR *done;
+    VIP_CQ_HANDLE cq;
+    Arena gone;
+    Pair pair;
+
+    errors_forget();
+    REQUIRE_RETURN(VipCreateCQ(there.nic, 16, &cq), VIP_SUCCESS);
+    const PairOptions options = {.server_recv_cq = cq};
+    arena_open(&gone, &there, 4096, there.ptag, VIP_FALSE);
+    pair_open(&pair, &options);
+    VIP_DESCRIPTOR *recv = arena_descriptor(&gone, 0);
+    CHECK_RETURN(VipPostRecv(pair.server, recv, gone.handle), VIP_SUCCESS);
+    CHECK_RETURN(VipDeregisterMem(there.nic, gone.base, gone.handle), VIP_SUCCESS);
+    CHECK_RETURN(VipDisconnect(pair.server), VIP_SUCCESS);
+    if (error_expected(pair.server, VIP_ERROR_COMP_PROT, &error))
+        CHECK(error.CQHandle == cq && error.DescriptorPtr == recv &&
+                  error.ResourceCode == VIP_RESOURCE_DESCRIPTOR &&
+                  error.OpCode == VIP_STATUS_OP_RECEIVE,
+              "the error names completion queue, descriptor and operation");
+    expect_entry(cq, pair.server, VIP_TRUE);
+    VipRecvDone(pair.server, &done);
+    CHECK(done == recv, "the descriptor comes off its queue");
+    pair_close(&pair);
+    CHECK_RETURN(VipDestroyCQ(cq), VIP_SUCCESS);
+    arena_forget(&gone);
+}
+
 static void waiting(void)
 {
     enum { NAP_MS = 200 };
@@ -354,6 +385,7 @@ static const Test tests[] = {
                     "VipRecvWait ERROR_RESOURCE; VipSendWait ERROR_RESOURCE"),
     TEST(entries_of_taken_descriptors, .clauses = "3.5.7 7.1 7.5",
          .answers = "VipCQDone SUCCESS NOT_DONE; VipRecvDone NOT_DONE DESCRIPTOR_ERROR"),
+    TEST(entry_of_a_descriptor_whose_memory_is_gone, .clauses = "3.8.1 4.4"),
     TEST(waiting, .clauses = "3.5.8", .answers = "VipCQWait TIMEOUT"),
     TEST(closing_with_a_queue, .clauses = "3.1.2", .answers = "VipDestroyCQ INVALID_PARAMETER"),
     TEST(as_many_as_the_nic_has, .clauses = "3.6.1 3.7.1",

@@ -263,6 +263,8 @@ bool far_error_wait(VIP_VI_HANDLE vi, VIP_ERROR_CODE code, VIP_ERROR_DESCRIPTOR 
         *found = message.error;
         found->NicHandle = here_called(found->NicHandle);
         found->ViHandle = here_called(found->ViHandle);
+        if (found->CQHandle != NULL)
+            found->CQHandle = here_called(found->CQHandle);
     }
     return true;
 }

@@ -10,6 +10,7 @@ void local_errors(void);
 void posting_outside_connected(void);
 void posting_in_the_error_state(void);
 void overrun(void);
+void overrun_by_each_operation(void);
 void memory_of_a_posted_descriptor_goes(void);
 
 /* rows_remote.c: what one end's doing means for the other. */
@@ -26,6 +27,7 @@ void peer_dies(void);
 void frame_missing(void);
 void frame_damaged(void);
 void frame_of_a_write_missing(void);
+void frame_of_a_write_damaged(void);
 void message_lost(void);
 
 #define ROW_TESTS(of)                                                                              \
@@ -41,6 +43,7 @@ void message_lost(void);
          .answers = "VipSendDone DESCRIPTOR_ERROR; VipRecvDone DESCRIPTOR_ERROR;"                  \
                     "VipDestroyVi INVALID_STATE"),                                                 \
     TEST(overrun, .clauses = "3.8.1 6.3", .level = (of), .rows = "overrun consumer peer"),         \
+    TEST(overrun_by_each_operation, .clauses = "3.8.1 4.4", .level = (of)),                        \
     TEST(memory_of_a_posted_descriptor_goes, .clauses = "3.4.4 3.8.1", .level = (of),              \
          .rows = "memory_gone consumer peer"),                                                     \
     TEST(no_receive_posted, .clauses = "3.8.1 2.4", .level = (of),                                 \
@@ -65,6 +68,8 @@ void message_lost(void);
          .rows = "frame_missing sender receiver"),                                                 \
     TEST(frame_of_a_write_missing, .clauses = "7.6 3.8.1", .level = (of),                          \
          .rows = "frame_of_a_write_missing sender receiver"),                                      \
+    TEST(frame_of_a_write_damaged, .clauses = "7.6 3.8.1", .level = (of),                          \
+         .rows = "frame_of_a_write_damaged sender receiver"),                                      \
     TEST(message_lost, .clauses = "2.4", .level = (of), .rows = "message_lost sender receiver")
 
 #endif

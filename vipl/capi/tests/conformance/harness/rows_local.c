@@ -196,6 +196,42 @@ void overrun(void)
     arena_close(&arena);
 }
 
+/* The error of a send queue that overruns names the operation of the descriptor that was too much. */
+static void overrun_by(VIP_UINT16 control, VIP_ULONG operation)
+{
+    const VIP_ULONG limit = here.attributes.MaxDescriptorsPerQueue;
+    PairOptions options = of_level();
+    VIP_ERROR_DESCRIPTOR error;
+    Arena arena;
+    Pair pair;
+
+    options.server_rdma_write = VIP_TRUE;
+    errors_forget();
+    arena_open(&arena, &here, (limit + 2) * sizeof(VIP_DESCRIPTOR), here.ptag, VIP_FALSE);
+    pair_open(&pair, &options);
+    for (VIP_ULONG n = 0; n <= limit; n++) {
+        VIP_DESCRIPTOR *send = arena_descriptor(&arena, 0);
+        describe_write(send, mine.base, mine.handle, 0, exposed.base, exposed.handle);
+        send->CS.Control = n < limit ? VIP_CONTROL_OP_RDMAWRITE : control;
+        CHECK_RETURN(VipPostSend(pair.client, send, arena.handle), VIP_SUCCESS);
+    }
+    if (error_expected(pair.client, VIP_ERROR_VI_OVERRUN, &error))
+        CHECK(error.OpCode == operation && error.CQHandle == NULL,
+              "the error names the operation 0x%lX: 0x%lX", operation, error.OpCode);
+    vi_reaches(pair.client, VIP_STATE_ERROR);
+    CHECK_RETURN(VipDisconnect(pair.client), VIP_SUCCESS);
+    vi_drain(pair.client);
+    pair_close(&pair);
+    arena_close(&arena);
+}
+
+void overrun_by_each_operation(void)
+{
+    overrun_by(VIP_CONTROL_OP_SENDRECV, VIP_STATUS_OP_SEND);
+    overrun_by(VIP_CONTROL_OP_RDMAWRITE, VIP_STATUS_OP_RDMA_WRITE);
+    overrun_by(VIP_CONTROL_OP_RDMAREAD, VIP_STATUS_OP_RDMA_READ);
+}
+
 /* The region of a posted descriptor ends: that shows when its completion is to be written. */
 static void memory_gone(bool message)
 {

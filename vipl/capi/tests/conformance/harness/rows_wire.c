@@ -198,8 +198,8 @@ static bool write_is_torn(const Pair *pair, VIP_DESCRIPTOR *write, VIP_DESCRIPTO
     return !filled(exposed.base, LONG_BYTES, round);
 }
 
-/* Reliable: writes until the connection breaks; true if it was for a write that began. */
-static bool writes_break(Pair *pair, VIP_DESCRIPTOR *write)
+/* Reliable: writes until the connection breaks; true if the target is told this error. */
+static bool writes_break(Pair *pair, VIP_DESCRIPTOR *write, VIP_ERROR_CODE error)
 {
     static unsigned serial;
     unsigned char *data = mine.base + mine.used;
@@ -213,34 +213,46 @@ static bool writes_break(Pair *pair, VIP_DESCRIPTOR *write)
         status = sent(pair->client, write);
     }
     broken(pair, "a frame of a write is missing");
-    const bool began = errors_of(pair->server, VIP_ERROR_RDMAW_ABORT) > 0;
+    const bool began = errors_of(pair->server, VIP_ERROR_RDMAW_ABORT) > 0 ||
+                       errors_of(pair->server, VIP_ERROR_RDMAW_DATA) > 0;
     /* The answer may be what was lost: then the write is whole, and the target knows of no error. */
     const bool whole = senders_are_told() && filled(exposed.base, LONG_BYTES, serial);
     CHECK(began || whole || errors_of(pair->server, VIP_ERROR_RDMA_TRANSPORT) > 0,
           "the target is told of the write");
     if (senders_are_told())
         CHECK((status & VIP_STATUS_TRANSPORT_ERROR) != 0, "and the writer, 0x%08X", status);
-    return began;
+    return errors_of(pair->server, error) > 0;
 }
 
-void frame_of_a_write_missing(void)
+/* A frame of a write is lost on this NIC, and a target at a reliable level is told so by this error. */
+static void part_of_a_write_is_missing(const char *nic, VIP_ERROR_CODE error, const char *row)
 {
     bool seen = false, posted = false;
     Pair pair;
 
-    open_over(&pair, "LOSSY");
+    open_over(&pair, nic);
     VIP_DESCRIPTOR *send = arena_descriptor(&mine, 1), *recv = arena_descriptor(&theirs, 1);
     VIP_DESCRIPTOR *write = arena_descriptor(&mine, 2);
     for (unsigned n = 0; n < CONNECTS && !seen; n++) {
         if (!errors_break()) {
             seen = write_is_torn(&pair, write, send, recv, &posted, n);
         } else {
-            seen = writes_break(&pair, write);
+            seen = writes_break(&pair, write, error);
             connect_over(&pair);
         }
     }
     CHECK(seen, "a write is torn");
-    row_seen("frame_of_a_write_missing", "sender");
-    row_seen("frame_of_a_write_missing", "receiver");
+    row_seen(row, "sender");
+    row_seen(row, "receiver");
     close_over(&pair);
+}
+
+void frame_of_a_write_missing(void)
+{
+    part_of_a_write_is_missing("LOSSY", VIP_ERROR_RDMAW_ABORT, "frame_of_a_write_missing");
+}
+
+void frame_of_a_write_damaged(void)
+{
+    part_of_a_write_is_missing("DAMAGED", VIP_ERROR_RDMAW_DATA, "frame_of_a_write_damaged");
 }

@@ -110,6 +110,30 @@ void fields_that_do_not_matter(void)
     pair_close(&pair);
 }
 
+/* A receive may be longer than the VI's MaxTransferSize, which bounds messages (5.2, status bit 3). */
+void receives_longer_than_the_transfer_size(void)
+{
+    enum { MAX_BYTES = 1024 };
+    const PairOptions options = {.reliability = test_level(), .max_transfer_bytes = MAX_BYTES};
+    VIP_DESCRIPTOR *send = arena_descriptor(&mine, 1), *recv = arena_descriptor(&theirs, 1);
+    unsigned char *data = arena_bytes(&mine, MAX_BYTES);
+    unsigned char *target = arena_bytes(&theirs, 2 * MAX_BYTES);
+    Pair pair;
+
+    pair_open(&pair, &options);
+    fill(data, MAX_BYTES, 9);
+    describe(recv, target, theirs.handle, 2 * MAX_BYTES);
+    CHECK_RETURN(VipPostRecv(pair.server, recv, theirs.handle), VIP_SUCCESS);
+    describe(send, data, mine.handle, MAX_BYTES);
+    CHECK_RETURN(VipPostSend(pair.client, send, mine.handle), VIP_SUCCESS);
+    sent(pair.client, send);
+    VIP_UINT32 status = received(pair.server, recv);
+    CHECK((status & VIP_STATUS_ERROR_MASK) == 0 && recv->CS.Length == MAX_BYTES &&
+              filled(target, MAX_BYTES, 9),
+          "a receive of %d bytes takes a message of %d: 0x%08X", 2 * MAX_BYTES, MAX_BYTES, status);
+    pair_close(&pair);
+}
+
 /* Spins until the queue gives a descriptor. */
 static VIP_RETURN spin(VIP_RETURN (*collect)(VIP_VI_HANDLE, VIP_DESCRIPTOR **), VIP_VI_HANDLE vi,
                        VIP_DESCRIPTOR **done)

@@ -5,6 +5,7 @@
 void messages_of_all_sizes(void);
 void many_segments(void);
 void fields_that_do_not_matter(void);
+void receives_longer_than_the_transfer_size(void);
 void in_order(void);
 void rdma_writes(void);
 
@@ -13,6 +14,7 @@ void rdma_writes(void);
          .answers = "VipPostSend SUCCESS; VipPostRecv SUCCESS"),                                   \
     TEST(many_segments, .clauses = "5.4 5.2", .level = (of)),                                      \
     TEST(fields_that_do_not_matter, .clauses = "5.2", .level = (of)),                              \
+    TEST(receives_longer_than_the_transfer_size, .clauses = "5.2 5.4", .level = (of)),             \
     TEST(in_order, .clauses = "6.1 5.5", .level = (of),                                            \
          .answers = "VipSendDone SUCCESS; VipRecvDone SUCCESS"),                                   \
     TEST(rdma_writes, .clauses = "5.3 5.2 7.6", .level = (of), .answers = "VipPostSend SUCCESS")

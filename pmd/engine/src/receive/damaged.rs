@@ -1,0 +1,44 @@
+//! Frames whose CRC is wrong. Nothing is taken from them; but if an RDMA write then fails for want of the frame, its
+//! target is told that data was damaged, not that it ended early (VIPL 3.8.1).
+
+use fcvi_frame::flags::message_request;
+use fcvi_frame::frame::FrameView;
+use fcvi_frame::iu::Opcode;
+
+use crate::endpoint::RxStream;
+use crate::engine::Engine;
+use crate::host::AsyncError;
+
+impl Engine {
+    /// Remembers which RDMA write a damaged frame seems to be of. It decides nothing but which error a failure is.
+    #[cold]
+    pub(super) fn note_damaged(&mut self, bytes: &[u8]) {
+        let Ok(frame) = FrameView::parse_damaged(bytes) else {
+            return;
+        };
+        let Ok(iu) = frame.iu() else { return };
+        if iu.header.opcode != Opcode::WriteRequest
+            || iu.header.flags & message_request::IMMEDIATE != 0
+        {
+            return;
+        }
+        let vi = self.place_of(iu.header.handle);
+        if let Some(ep) = self.endpoint_mut(vi)
+            && ep.handle == iu.header.handle
+            && ep.peer == frame.fc.s_id
+        {
+            ep.rx.damaged_write = Some(iu.header.msg_id);
+        }
+    }
+}
+
+impl RxStream {
+    /// `RDMAW_DATA` if a frame of this message was damaged, else `error`.
+    pub(super) fn damaged_or(&self, msg_id: u32, error: AsyncError) -> AsyncError {
+        if self.damaged_write == Some(msg_id) {
+            AsyncError::RdmaWriteData
+        } else {
+            error
+        }
+    }
+}
