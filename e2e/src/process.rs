@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The number of the user `nobody`.
-const NOBODY: &str = "65534";
+const NOBODY: u32 = 65534;
 
 /// Ends the test with advice unless it runs as root.
 ///
@@ -53,7 +53,15 @@ pub fn program(name: impl AsRef<OsStr>) -> Command {
 pub fn unprivileged(name: impl AsRef<OsStr>) -> Command {
     let mut command = command("setpriv");
     if has_user(NOBODY) {
-        command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"]);
+        let nobody = NOBODY.to_string();
+        command.args([
+            "--reuid",
+            &nobody,
+            "--regid",
+            &nobody,
+            "--clear-groups",
+            "--",
+        ]);
     } else {
         // In a user namespace of an ordinary user, root without capabilities is that user.
         command.args([
@@ -71,15 +79,37 @@ pub fn unprivileged(name: impl AsRef<OsStr>) -> Command {
     command
 }
 
+/// A program of this user, without capabilities or groups.
+pub fn as_user(user: u32, name: impl AsRef<OsStr>) -> Command {
+    let id = user.to_string();
+    let mut command = command("setpriv");
+    command
+        .args([
+            "--reuid",
+            &id,
+            "--regid",
+            &id,
+            "--clear-groups",
+            "--no-new-privs",
+            "--",
+        ])
+        .args(["setpriv", "--pdeathsig", "KILL", "--"])
+        .arg(name);
+    command
+}
+
 /// The owner of files for [`unprivileged`] programs.
 pub fn unprivileged_user() -> u32 {
-    if has_user(NOBODY) { 65534 } else { 0 }
+    if has_user(NOBODY) { NOBODY } else { 0 }
 }
 
 /// Does this user exist in our user namespace?
-fn has_user(id: &str) -> bool {
+///
+/// # Panics
+/// There is no procfs.
+pub fn has_user(id: u32) -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").expect("procfs");
-    let id: u64 = id.parse().expect("a number");
+    let id = u64::from(id);
     map.lines().any(|line| {
         let mut words = line.split_ascii_whitespace().map(str::parse::<u64>);
         let (Some(Ok(first)), Some(Ok(_)), Some(Ok(count))) =

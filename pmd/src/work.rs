@@ -68,11 +68,17 @@ impl ViShared {
         Event::on_work_queue(self.index.0, queue == Queue::Receive)
     }
 
+    /// What its regions are held against.
+    #[inline]
+    pub(crate) fn tag_check(&self) -> TagCheck {
+        TagCheck::tag(self.tag.load(Ordering::Relaxed))
+    }
+
     #[inline]
     fn rules(&self) -> PostRules<'_> {
         PostRules {
             regions: &self.device.regions,
-            tag: TagCheck::tag(self.tag.load(Ordering::Relaxed)),
+            tag: self.tag_check(),
             max_segments: self.device.config.max_segments_per_descriptor,
             max_transfer_bytes: self.max_transfer_bytes.load(Ordering::Relaxed),
             clips_receives: self.device.config.protection == Protection::Lenient,

@@ -236,6 +236,12 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
         ),
         (
             Kind::Gauge,
+            "application_copied_regions",
+            "Regions that its library copies, since the process does not reach them.",
+            |a| a.copied_regions.into(),
+        ),
+        (
+            Kind::Gauge,
             "application_registered_bytes",
             "Bytes of its regions, in whole pages.",
             |a| a.registered_bytes,

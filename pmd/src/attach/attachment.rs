@@ -5,6 +5,7 @@ use pmd_port::port::FutexWord;
 use vi_engine::{EndpointState, ViIndex};
 
 use super::arena::{Arena, Completed, Listener, OpCode, Submission, Submitter, Told, ViName};
+use super::copies;
 use super::link::Link;
 use super::standing::Standing;
 use crate::completion::{Ending, Reports, add_entry, complete_head, lost_descriptor};
@@ -13,7 +14,6 @@ use crate::descriptor::status;
 use crate::device::Device;
 use crate::doorbell::Doorbells;
 use crate::events::{AsyncEvent, ErrorCode, ResourceCode};
-use crate::memory::TagCheck;
 use crate::sleepers::Event;
 use crate::sync::Ordering;
 use crate::sys;
@@ -53,6 +53,10 @@ impl ViLocal {
         ] {
             // SAFETY: we run under the turn; the reference ends before the next look.
             while let Some(slot) = unsafe { queue.ahead(*count) } {
+                if what == Submission::Send && shared.device.regions.has_copies() {
+                    // SAFETY: likewise.
+                    unsafe { copies::copy_out(&shared.device.regions, shared.tag_check(), slot) };
+                }
                 if !submitter.submit(arena, self.name, what, Some(slot)) {
                     return false;
                 }
@@ -405,11 +409,18 @@ impl Attachment {
         } else {
             (&local.shared.send, local.send_reports)
         };
-        let tag = TagCheck::tag(local.shared.tag.load(Ordering::Relaxed));
+        let tag = local.shared.tag_check();
         let (handle, shared) = (local.handle, local.shared);
         // The process completes what was posted.
         if let Some(posting) = device.posting().filter(|_| queue.depth() > 0) {
             posting.complete();
+        }
+        // SAFETY: we run under the turn; the reference ends before the completion.
+        if device.regions.has_copies()
+            && let Some(slot) = unsafe { queue.head() }
+        {
+            // SAFETY: likewise.
+            unsafe { copies::copy_in(&device.regions, tag, slot, ending) };
         }
         // SAFETY: we run under the turn, and have no reference to a slot.
         let ended = unsafe { complete_head(queue, &device.regions, tag, ending) };

@@ -2,6 +2,7 @@
 //! follows.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use fcvi_frame::connect::HostAddress;
@@ -16,8 +17,9 @@ use crate::choices::{Agreement, ViChoices};
 use crate::control::{ControlError, Outcome, attributes};
 use crate::device::Device;
 use crate::driver::Driver;
-use crate::memory::place::Owner;
-use crate::memory::shared_memory_of;
+use crate::memory::pages::page_range;
+use crate::memory::place::{Owner, Place};
+use crate::memory::{SharedMemory, shared_memory_of};
 use crate::nic::{MemSettings, ViInfo};
 use crate::notify;
 use crate::resource_error::ResourceError;
@@ -239,30 +241,28 @@ pub(crate) unsafe fn register(
     let remote = remote_nic(device, nic)?;
     let writable = device.regions.look(address, length_bytes)?;
     // Of whole pages, as it is registered.
-    let offered = shared_memory_of(address, length_bytes);
-    let offered = offered.map_err(|error| ResourceError::offer(&error))?;
-    let (fd, shared_at) = match offered {
-        Some(offered) => {
-            if offered.is_own {
-                offers::free_unmapped();
-            }
-            offered.allocate_pages(device.config.max_registered_bytes);
-            if let Some(link) = device.link() {
-                offers::add(offered.memory.as_fd(), link.path(), &device.config.name);
-            }
-            (Some(offered.memory), Some(offered.offset_bytes))
-        }
-        None => (None, None),
-    };
-    let request = Request::Register {
+    let (fd, shared_at) = offer(device, address, length_bytes)?;
+    let settings_there = remote_settings(device, settings)?;
+    let request = |shared_at, is_copy| Request::Register {
         nic: remote,
         address,
         length_bytes,
-        settings: remote_settings(device, settings)?,
+        settings: settings_there,
         writable,
         shared_at,
+        is_copy,
     };
-    let Reply::Region(region) = ask(device, &request, fd)? else {
+    let (answer, copy) = match ask(device, &request(shared_at, false), fd)? {
+        Reply::NotReached(why) => {
+            let copy = copy_for(device, (address, length_bytes), settings, &why)?;
+            let (at, bytes) = (copy.address().as_ptr(), copy.len_bytes() as u64);
+            let (fd, shared_at) = offer(device, at.expose_provenance() as u64, bytes)?;
+            let answer = ask(device, &request(shared_at, true), fd)?;
+            (answer, Some(Arc::new(Place::Copied(copy))))
+        }
+        answer => (answer, None),
+    };
+    let Reply::Region(region) = answer else {
         return Err(ResourceError::ProcessAnswer.into());
     };
     // Once more, where whoever closes the opening or ends the tag finds the region, or is found.
@@ -271,7 +271,11 @@ pub(crate) unsafe fn register(
         attributes::check_region(device, settings)
     };
     let range = (address, length_bytes);
-    match device.regions.adopt(nic, region, range, admit) {
+    // Kept until no lock is held: who frees shared memory tells the process.
+    let kept = copy.clone();
+    let adopted = device.regions.adopt(nic, region, range, copy, admit);
+    drop(kept);
+    match adopted {
         Ok(()) => Ok(region),
         Err(error) => {
             let undo = Request::Deregister {
@@ -283,6 +287,58 @@ pub(crate) unsafe fn register(
             Err(error)
         }
     }
+}
+
+/// A descriptor of the shared memory that a range is in, and where it begins there; none if it is in none.
+fn offer(
+    device: &'static Device,
+    address: u64,
+    length_bytes: u64,
+) -> Outcome<(Option<OwnedFd>, Option<u64>)> {
+    let offered = shared_memory_of(address, length_bytes);
+    let Some(offered) = offered.map_err(|error| ResourceError::offer(&error))? else {
+        return Ok((None, None));
+    };
+    if offered.is_own {
+        offers::free_unmapped();
+    }
+    offered.allocate_pages(device.config.max_registered_bytes);
+    if let Some(link) = device.link() {
+        offers::add(offered.memory.as_fd(), link.path(), &device.config.name);
+    }
+    Ok((Some(offered.memory), Some(offered.offset_bytes)))
+}
+
+/// Memory for a copy of a range that the process does not reach. `why` not, is logged once.
+fn copy_for(
+    device: &'static Device,
+    (address, length_bytes): (u64, u64),
+    settings: &MemSettings,
+    why: &str,
+) -> Outcome<SharedMemory> {
+    if settings.rdma_write || settings.rdma_read {
+        return Err(refuse_rdma(why));
+    }
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        log::warn!(
+            "NIC {}: registered memory is copied, once for each message: {why}; memory of \
+             viaduct_alloc is not",
+            device.config.name
+        );
+    });
+    let (base, end) = page_range(address, length_bytes).ok_or(ControlError::InvalidParameter)?;
+    let copy = SharedMemory::allocate((end - base) as usize);
+    copy.map_err(|error| ResourceError::offer(&error).into())
+}
+
+/// Peers would read and write the copy, and nobody would notice.
+#[cold]
+fn refuse_rdma(why: &str) -> ControlError {
+    log::error!(
+        "datapath process: memory for RDMA of peers cannot be copied: use memory of viaduct_alloc: {why}"
+    );
+    ResourceError::ProcessRefused.into()
 }
 
 pub(crate) fn deregister(
@@ -327,6 +383,11 @@ pub(crate) fn set_region(
         return Err(ControlError::InvalidParameter);
     }
     attributes::check_region(device, settings)?;
+    if (settings.rdma_write || settings.rdma_read) && device.regions.is_copied(region) {
+        return Err(refuse_rdma(
+            "the datapath process does not reach this region",
+        ));
+    }
     let request = Request::SetRegion {
         nic: remote_nic(device, nic)?,
         address,

@@ -15,7 +15,7 @@ use crate::nic::MemSettings;
 use crate::vi::ViSettings;
 
 /// Version of the messages and of the arena; both sides must have the same.
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 
 /// A message is at most so long.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 8192;
@@ -63,6 +63,8 @@ pub(crate) enum Request {
         /// The program may write all pages.
         writable: bool,
         shared_at: Option<u64>,
+        /// The descriptor is of memory that the library copies to and from, in place of the range.
+        is_copy: bool,
     },
     Deregister {
         nic: u64,
@@ -197,6 +199,8 @@ pub(crate) enum Reply {
     },
     /// To whatever begins a conversation, and to `Register`: why not, and what to do about it.
     Refused(String),
+    /// To `Register`: why the process cannot reach the memory, which the library may copy.
+    NotReached(String),
     /// To `Attach` and `Capture`: there is no NIC of this name.
     UnknownNic(String),
     /// There is nothing to say.

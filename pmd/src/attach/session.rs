@@ -32,6 +32,7 @@ mod quotas;
 mod regions;
 
 use owned::{Owned, all_in_use};
+use regions::SharedRange;
 
 /// An application on one NIC, as it arrives.
 pub(super) struct Arrival {
@@ -401,8 +402,14 @@ impl Session {
                 settings,
                 writable,
                 shared_at,
+                is_copy,
             } => {
                 let shared = fds.into_iter().next().zip(shared_at);
+                let shared = shared.map(|(memory, offset_bytes)| SharedRange {
+                    memory,
+                    offset_bytes,
+                    is_copy,
+                });
                 self.register(nic, (address, length_bytes), (&settings, writable), shared)
             }
             Request::Deregister {
@@ -510,6 +517,7 @@ impl Session {
             nic: self.config.name.clone(),
             vis: owned.vis.len() as u32,
             regions: owned.regions.len() as u32,
+            copied_regions: owned.regions.values().filter(|r| r.is_copy).count() as u32,
             registered_bytes: owned.other_bytes + file_bytes,
             posted: counter(&self.counters.submitted),
             completed: counter(&self.counters.completed),

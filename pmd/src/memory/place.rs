@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pmd_port::mapping::Watch;
 
+use crate::memory::SharedMemory;
 use crate::memory::client::Client;
 use crate::memory::mapped::MappedMemory;
 use crate::vi::FIELD_MASK;
@@ -34,14 +35,16 @@ impl Owner {
     }
 }
 
-/// Where the bytes of an application's region are. Those of this program's own are where their
-/// addresses say.
+/// Where the bytes of a region are. Those of this program's own are where their addresses say,
+/// also if the process that serves it sees a copy.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// In a file that we mapped.
     Mapped(MappedMemory),
     /// In the application only.
     Foreign(Arc<Client>),
+    /// This program's own, of which the process that serves it sees this copy.
+    Copied(SharedMemory),
 }
 
 /// The memory of an application, as it is registered for it.
@@ -69,7 +72,7 @@ impl Place {
                 address: memory.address() + offset_bytes,
                 watch: memory.watch(),
             }),
-            Self::Foreign(_) => None,
+            Self::Foreign(_) | Self::Copied(_) => None,
         }
     }
 }

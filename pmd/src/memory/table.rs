@@ -94,6 +94,8 @@ pub(crate) struct RegionTable {
     chunks: Box<[OnceLock<Box<[Entry; CHUNK]>>]>,
     /// Made when the first region of an application comes.
     places: Box<[OnceLock<Box<PlaceChunk>>]>,
+    /// Regions of which the process that serves this program sees a copy.
+    copies: AtomicU32,
     control: Mutex<Control>,
     /// A region has gone: partner of whoever adopts one in its place.
     gone: Condvar,
@@ -168,6 +170,7 @@ impl RegionTable {
             places: (0..regions.div_ceil(CHUNK))
                 .map(|_| OnceLock::new())
                 .collect(),
+            copies: AtomicU32::new(0),
             control: Mutex::new(Control::default()),
             gone: Condvar::new(),
             limits: RegionLimits {
@@ -267,6 +270,39 @@ impl RegionTable {
             Place::Mapped(memory) => (!memory.is_lost())
                 .then(|| Location::Near(memory.address() + (address - view.base))),
             Place::Foreign(client) => Some(Location::Far(client, address)),
+            Place::Copied(_) => Some(Location::Near(address)),
+        }
+    }
+
+    /// Are there regions of which the process sees a copy?
+    #[inline]
+    pub(crate) fn has_copies(&self) -> bool {
+        // Relaxed: who posts memory has registered it before.
+        self.copies.load(Ordering::Relaxed) != 0
+    }
+
+    /// Where the copy of a segment is, if it may be used so and the process sees a copy of it.
+    ///
+    /// # Safety
+    /// The caller holds the NIC's turn for as long as it uses the address.
+    pub(crate) unsafe fn copy_of(
+        &self,
+        segment: &DataSegment,
+        tag: TagCheck,
+        access: Access,
+    ) -> Option<u64> {
+        let view = self.view(segment.handle)?;
+        let length_bytes = u64::from(segment.length);
+        if !view.allows(tag, segment.address, length_bytes, access) {
+            return None;
+        }
+        // SAFETY: passed on from our caller, who has found the region.
+        match unsafe { self.place(segment.handle) }? {
+            Place::Copied(copy) => {
+                let base = copy.address().as_ptr().expose_provenance() as u64;
+                Some(base + (segment.address - view.base))
+            }
+            Place::Mapped(_) | Place::Foreign(_) => None,
         }
     }
 

@@ -28,6 +28,15 @@ struct Reached {
     file: Option<FileUse>,
 }
 
+/// A range of memory that the application shares.
+pub(super) struct SharedRange {
+    pub(super) memory: OwnedFd,
+    /// Where the range begins.
+    pub(super) offset_bytes: u64,
+    /// The library copies to and from it, in place of the registered range.
+    pub(super) is_copy: bool,
+}
+
 /// Logs once that the process has no mappings left; the application is always notified.
 fn log_once(error: &MapError) {
     static TOLD: Once = Once::new();
@@ -42,7 +51,7 @@ impl Session {
         nic: u64,
         (address, length_bytes): (u64, u64),
         attributes: (&MemSettings, bool),
-        shared: Option<(OwnedFd, u64)>,
+        shared: Option<SharedRange>,
     ) -> Outcome<Reply> {
         let nic = self.nic(nic)?;
         self.tag(attributes.0.ptag)?;
@@ -51,8 +60,12 @@ impl Session {
         let bytes = end - base;
         self.owned().expect_region(&self.quota)?;
         let range = (address, length_bytes);
+        let is_copy = shared.as_ref().is_some_and(|shared| shared.is_copy);
+        if is_copy && (attributes.0.rdma_write || attributes.0.rdma_read) {
+            return Err(ControlError::InvalidParameter);
+        }
         let reached = match shared {
-            Some((memory, offset_bytes)) => self.map(memory, (offset_bytes, bytes), range),
+            Some(shared) => self.map(shared, bytes, range),
             None => self.reach(range, bytes),
         };
         let (entered, region, refused) = match reached {
@@ -71,6 +84,7 @@ impl Session {
             nic,
             address,
             bytes,
+            is_copy,
             file,
         };
         let (made, unused) = self.owned().have_region(entered, at);
@@ -87,8 +101,12 @@ impl Session {
     /// reached by system calls if it may be.
     fn map(
         &self,
-        memory: OwnedFd,
-        (offset_bytes, bytes): (u64, u64),
+        SharedRange {
+            memory,
+            offset_bytes,
+            is_copy,
+        }: SharedRange,
+        bytes: u64,
         range: (u64, u64),
     ) -> Result<Reached, Reply> {
         let map = || -> Result<Reached, MapError> {
@@ -112,11 +130,11 @@ impl Session {
             Err(error) => error,
         };
         log_once(&error);
-        if !error.leaves_system_calls() {
+        if is_copy || !error.leaves_system_calls() {
             return Err(Reply::Refused(error.to_string()));
         }
         let reached = self.reach(range, bytes).map_err(|reply| match reply {
-            Reply::Refused(also) => Reply::Refused(format!("{error}; {also}")),
+            Reply::NotReached(also) => Reply::NotReached(format!("{error}; {also}")),
             reply => reply,
         })?;
         let (name, pid) = (&self.config.name, self.peer.pid);
@@ -142,7 +160,7 @@ impl Session {
             }),
             Err(why) => {
                 self.owned().give_up(bytes);
-                Err(Reply::Refused(why))
+                Err(Reply::NotReached(why))
             }
         }
     }
@@ -179,8 +197,7 @@ impl Session {
     fn foreign(&self, address: u64, length_bytes: u64) -> Result<Arc<Client>, String> {
         if !self.foreign_memory {
             return Err(
-                "memory that is not shared may not be registered (foreign_memory = false in \
-                 [process]): use memory of the library's allocator"
+                "memory that is not shared is not reached (foreign_memory = false in [process])"
                     .to_owned(),
             );
         }
@@ -188,8 +205,8 @@ impl Session {
         // attached; whose the calls are, it does not.
         if self.peer.uid != geteuid().as_raw() {
             return Err(format!(
-                "memory that is not shared may be registered by programs of the user of fcvi-pmd, \
-                 and user {} is another one: use memory of the library's allocator",
+                "memory that is not shared is reached of programs of the user of fcvi-pmd, and user \
+                 {} is another one",
                 self.peer.uid
             ));
         }

@@ -197,6 +197,7 @@ fn pages_that_the_application_may_not_write_are_not_written() {
             settings,
             writable,
             shared_at: Some(0),
+            is_copy: false,
         };
         let registered = application.answer(request, vec![filled_file(PAGE_BYTES)]);
         let Ok(Reply::Region(region)) = registered else {
@@ -281,6 +282,7 @@ fn private_memory_is_registered_by_programs_of_the_processs_own_user_only() {
             },
             shared_at: None,
             writable: true,
+            is_copy: false,
         };
         match application.answer(register, Vec::new()).unwrap() {
             Reply::Region(_) if !other => {}
@@ -402,6 +404,7 @@ fn calls_at_once_make_no_more_than_the_application_may_have() {
                     },
                     writable: true,
                     shared_at: Some(0),
+                    is_copy: false,
                 };
                 let made = application.answer(region, vec![filled_file(PAGE_BYTES)]);
                 regions += usize::from(made.is_ok());

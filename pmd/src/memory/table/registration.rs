@@ -119,8 +119,8 @@ impl RegionTable {
         Ok(handle)
     }
 
-    /// Puts a range under a handle that the process gave which serves this program; as
-    /// [`Self::register`] else. Another region may have its place still: it ended over there, and
+    /// Puts a range under a handle that the process gave which serves this program, and of which it
+    /// may see a copy; as [`Self::register`] else. Another region may have its place still: it ended over there, and
     /// the thread that ended it is about to end it here. So the caller holds nothing that this
     /// one needs, the NIC's turn above all.
     ///
@@ -132,6 +132,7 @@ impl RegionTable {
         instance: u64,
         handle: u32,
         (address, length_bytes): (u64, u64),
+        copy: Option<Arc<Place>>,
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<(), E> {
         let span = self.span(address, length_bytes)?;
@@ -144,7 +145,10 @@ impl RegionTable {
             return Err(RegionError::Resource(reached).into());
         }
         self.lock_control().reserve(span.bytes(), &self.limits)?;
-        let prepared = self.prepare(span);
+        let prepared = self.prepare(span).map(|prepared| Prepared {
+            place: copy,
+            ..prepared
+        });
         let is_leaving = |control: &mut Control| control.is_taken(handle) && !control.has(handle);
         let (mut control, _) = self
             .gone
@@ -289,6 +293,9 @@ impl RegionTable {
             place: region.place,
         };
         if let Some(place) = &entry.place {
+            if matches!(**place, Place::Copied(_)) {
+                self.copies.fetch_add(1, Ordering::Relaxed);
+            }
             self.set_place(index, Arc::as_ptr(place).cast_mut());
         }
         let grant = grant(attributes, region.owner, region.writable);
@@ -354,7 +361,10 @@ impl RegionTable {
             locked::unlock(gone.base, gone.end);
         }
         let place = gone.place.take();
-        if place.is_some() {
+        if let Some(place) = &place {
+            if matches!(**place, Place::Copied(_)) {
+                self.copies.fetch_sub(1, Ordering::Relaxed);
+            }
             self.set_place(index, core::ptr::null_mut());
         }
         Removed(place)
@@ -457,6 +467,14 @@ impl RegionTable {
             end();
         }
         !used
+    }
+
+    /// Does the process see a copy of this region?
+    pub(crate) fn is_copied(&self, handle: u32) -> bool {
+        let control = self.lock_control();
+        let entry = control.entries.get((handle & 0xFFFF) as usize);
+        control.has(handle)
+            && entry.is_some_and(|entry| matches!(entry.place.as_deref(), Some(Place::Copied(_))))
     }
 
     pub(crate) fn usage(&self) -> RegionUsage {

@@ -37,6 +37,7 @@ impl Registrar {
             },
             writable: true,
             shared_at: Some(page * PAGE_BYTES),
+            is_copy: false,
         };
         let answer = self
             .application
@@ -215,6 +216,7 @@ fn file_that_another_process_sealed_is_reached_by_system_calls_if_it_may_be() {
         },
         writable: true,
         shared_at: Some(0),
+        is_copy: false,
     };
     let register = request(pages.as_ptr() as u64);
     let registered = with.application.answer(register, vec![file]);

@@ -181,7 +181,7 @@ fn less_than_the_pages_of_a_range_is_refused() {
 }
 
 fn adopt(table: &RegionTable, handle: u32, address: u64) -> Result<(), RegionError> {
-    table.adopt(1, handle, (address, 64), || Ok(TAGGED))
+    table.adopt(1, handle, (address, 64), None, || Ok(TAGGED))
 }
 
 #[test]

@@ -1,0 +1,56 @@
+//! A datapath process of a user of its own, as the shipped unit runs it, and C programs of two other users, whose
+//! buffers are on the heap.
+
+use std::fs;
+use std::os::unix::fs::chown;
+
+use e2e::datapath::DatapathProcess;
+use e2e::echo::echo;
+use e2e::installation::Installation;
+use e2e::nics::NicText;
+use e2e::process::{as_user, has_user};
+use e2e::scratch::Scratch;
+
+/// As no package has them.
+const UNIT: u32 = 64001;
+const SERVER: u32 = 64002;
+const CLIENT: u32 = 64003;
+
+#[test]
+fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
+    if [UNIT, SERVER, CLIENT].iter().any(|user| !has_user(*user)) {
+        println!("\nnote: no other users here: that the process serves them is not tried");
+        return;
+    }
+    const CLIENTS: usize = 2;
+    let installation = Installation::new();
+    let (files, segment) = (Scratch::new("unit"), Scratch::in_memory("unit"));
+    let keys = format!("idle = \"hybrid\"\nusers = [{SERVER}, {CLIENT}]");
+    let nics = NicText::shm(segment.path());
+    let config = files.write("pmd.toml", &DatapathProcess::text(&files, &keys, &nics));
+    for directory in [&files, &segment] {
+        chown(directory.path(), Some(UNIT), Some(UNIT)).expect("a directory of its own");
+    }
+    let process = DatapathProcess::start_from(&config, |program| {
+        // Where this user may run it.
+        let copy = files.file("fcvi-pmd");
+        fs::copy(program, &copy).expect("room for a program");
+        as_user(UNIT, &copy)
+    });
+    let program = |user, name| {
+        let mut command = as_user(user, &installation.program(name));
+        command.env("VIADUCT_CONFIG", &config);
+        command
+    };
+    let clients = || program(CLIENT, "EchoClient");
+    let mut server = program(SERVER, "EchoServer");
+    echo(&mut server, clients, CLIENTS, "localhost", || {
+        let stat = process.stat();
+        let applications = stat["applications"].as_array().expect("a list");
+        let server = applications.iter().find(|one| one["uid"] == SERVER);
+        let copied = server.expect("the server")["copied_regions"].as_u64();
+        assert!(copied > Some(0), "{stat}");
+    });
+    let ended = process.stop();
+    assert!(ended.status.success(), "{}", ended.text);
+}

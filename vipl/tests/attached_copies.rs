@@ -1,0 +1,200 @@
+//! Private memory that a datapath process does not reach: the library copies it.
+
+mod common;
+
+use common::datapath::{DatapathProcess, has_served};
+use common::raw::{PAGE_BYTES, Pages, RawEnd, attributes, connect};
+use pmd::descriptor::{ControlSegment, DataSegment, control, status};
+use vipl::provider as vip;
+use vipl::{MemAttributes, MemoryHandle, Result, SharedMemory, ViAttributes, VipError};
+
+/// A process that reaches no memory of a program but what is shared.
+fn start(test: &str, quota: &str) -> DatapathProcess {
+    DatapathProcess::start(test, &format!("foreign_memory = false\n{quota}"))
+}
+
+/// An end whose VI may use RDMA, and whose memory is private.
+fn end(process: &DatapathProcess) -> RawEnd {
+    let nic = vip::attach_nic(&process.socket(), "VINIC0").unwrap();
+    let ptag = vip::create_ptag(nic).unwrap();
+    let mut end = RawEnd::of(nic, Some(ptag));
+    vip::destroy_vi(end.vi).unwrap();
+    let attributes = ViAttributes {
+        rdma_read: true,
+        ..attributes(end.ptag)
+    };
+    end.vi = vip::create_vi(nic, &attributes, None, None).unwrap();
+    end
+}
+
+/// Fills the data pages of an end.
+fn fill(end: &RawEnd, byte: impl Fn(usize) -> u8) {
+    let data: Vec<_> = (0..end.memory.bytes() - PAGE_BYTES).map(byte).collect();
+    end.memory.write(PAGE_BYTES, &data);
+}
+
+fn pattern(at: usize) -> u8 {
+    (at * 7 + at / 251) as u8
+}
+
+/// The bytes of these segments, one after the other.
+fn bytes_of(end: &RawEnd, segments: &[(usize, u32)]) -> Vec<u8> {
+    let offsets = segments
+        .iter()
+        .flat_map(|(from, length)| *from..*from + *length as usize);
+    offsets.map(|at| end.memory.read(PAGE_BYTES + at)).collect()
+}
+
+fn segments_of(end: &RawEnd, segments: &[(usize, u32)]) -> Vec<DataSegment> {
+    let segments = segments.iter();
+    segments
+        .map(|(at, length)| end.segment(*at, *length))
+        .collect()
+}
+
+/// Segments of a send, and of the receive that it arrives in.
+const MESSAGES: [(&[(usize, u32)], &[(usize, u32)]); 6] = [
+    (&[], &[(0, 64)]),
+    (&[(0, 1)], &[(5, 1)]),
+    (&[(4095, 2)], &[(4090, 8), (1, 3)]),
+    (&[(1, 4000), (5000, 3000)], &[(100, 7000)]),
+    (&[(7, 9000)], &[(3, 4096), (6000, 6000)]),
+    (&[(0, 0), (12287, 1)], &[(0, 0), (8000, 2)]),
+];
+
+fn message_arrives(from: &RawEnd, to: &RawEnd, sent: &[(usize, u32)], room: &[(usize, u32)]) {
+    fill(from, pattern);
+    fill(to, |_| 0xA5);
+    to.post_recv(0, &segments_of(to, room));
+    from.post_send(0, &segments_of(from, sent));
+    assert_eq!(from.sent() & status::ERROR_MASK, 0, "{sent:?}");
+    assert_eq!(to.received() & status::ERROR_MASK, 0, "{sent:?}");
+    let expected = bytes_of(from, sent);
+    let arrived = bytes_of(to, room);
+    let (message, rest) = arrived.split_at(expected.len());
+    assert_eq!(message, expected, "{sent:?} into {room:?}");
+    assert!(
+        rest.iter().all(|byte| *byte == 0xA5),
+        "more than the message"
+    );
+}
+
+#[test]
+fn messages_of_private_memory_arrive_though_the_process_reaches_none() {
+    if has_served() {
+        return;
+    }
+    let test = "messages_of_private_memory_arrive_though_the_process_reaches_none";
+    let process = start(test, "");
+    let [client, server] = [end(&process), end(&process)];
+    connect(&client, &server);
+    for (sent, room) in MESSAGES {
+        message_arrives(&client, &server, sent, room);
+        message_arrives(&server, &client, sent, room);
+    }
+    drop((client, server));
+    process.stop();
+}
+
+fn register(
+    end: &RawEnd,
+    address: u64,
+    bytes: u64,
+    [rdma_write, rdma_read]: [bool; 2],
+) -> Result<MemoryHandle> {
+    let attributes = MemAttributes {
+        ptag: end.ptag,
+        rdma_write,
+        rdma_read,
+    };
+    // SAFETY: the tests' memory outlives its registration.
+    unsafe { vip::register_mem(end.nic, address, bytes, &attributes) }
+}
+
+#[test]
+fn rdma_from_and_into_private_memory_of_who_asks_for_it_is_copied() {
+    if has_served() {
+        return;
+    }
+    const BYTES: u32 = 9000;
+    let test = "rdma_from_and_into_private_memory_of_who_asks_for_it_is_copied";
+    let process = start(test, "");
+    let [asker, target] = [end(&process), end(&process)];
+    connect(&asker, &target);
+    let shared = SharedMemory::allocate(3 * PAGE_BYTES).unwrap();
+    let at = shared.address().as_ptr() as u64;
+    let region = register(&target, at, 3 * PAGE_BYTES as u64, [true, true]).unwrap();
+    let remote = DataSegment {
+        address: at,
+        handle: region.0,
+        length: 0,
+    };
+    fill(&asker, pattern);
+    asker.post_write(0, asker.segment(11, BYTES), remote);
+    assert_eq!(asker.sent(), status::DONE | status::OP_RDMA_WRITE);
+    let expected = bytes_of(&asker, &[(11, BYTES)]);
+    // What was written is read back, elsewhere.
+    fill(&asker, |_| 0);
+    let head = ControlSegment {
+        control: control::OP_RDMA_READ,
+        length: BYTES,
+        ..ControlSegment::default()
+    };
+    let read = asker.describe(0, head, &[remote, asker.segment(2000, BYTES)]);
+    // SAFETY: the memory stays mapped and is left alone until the descriptor comes back.
+    unsafe { vip::post_send(asker.vi, read, asker.handle) }.unwrap();
+    assert_eq!(asker.sent(), status::DONE | status::OP_RDMA_READ);
+    assert_eq!(bytes_of(&asker, &[(2000, BYTES)]), expected);
+    vip::deregister_mem(target.nic, at, region).unwrap();
+    drop((asker, target));
+    process.stop();
+}
+
+#[test]
+fn private_memory_for_rdma_of_peers_is_refused_with_the_reason() {
+    if has_served() {
+        return;
+    }
+    let test = "private_memory_for_rdma_of_peers_is_refused_with_the_reason";
+    let process = start(test, "");
+    let end = end(&process);
+    let memory = Pages::new(1);
+    let at = memory.at(0);
+    for rights in [[true, false], [false, true], [true, true]] {
+        let refused = register(&end, at, PAGE_BYTES as u64, rights);
+        assert_eq!(refused.err(), Some(VipError::ErrorResource));
+    }
+    let region = register(&end, at, PAGE_BYTES as u64, [false, false]).unwrap();
+    let wanted = MemAttributes {
+        ptag: end.ptag,
+        rdma_write: true,
+        rdma_read: false,
+    };
+    // SAFETY: nobody has a reference to the memory.
+    let refused = unsafe { vip::set_mem_attributes(end.nic, at, region, &wanted) };
+    assert_eq!(refused, Err(VipError::ErrorResource));
+    vip::deregister_mem(end.nic, at, region).unwrap();
+    drop(end);
+    process.stop();
+}
+
+#[test]
+fn copies_count_towards_the_quota_and_go_with_their_regions() {
+    if has_served() {
+        return;
+    }
+    let test = "copies_count_towards_the_quota_and_go_with_their_regions";
+    // The end's own memory, and one more of the same size.
+    let process = start(test, "[process.quota]\nmax_registered_bytes = 32768");
+    let end = end(&process);
+    let (memory, more) = (Pages::new(4), Pages::new(1));
+    let bytes = memory.bytes() as u64;
+    for _ in 0..100 {
+        let region = register(&end, memory.at(0), bytes, [false, false]).unwrap();
+        let refused = register(&end, more.at(0), PAGE_BYTES as u64, [false, false]);
+        assert_eq!(refused.err(), Some(VipError::ErrorResource));
+        vip::deregister_mem(end.nic, memory.at(0), region).unwrap();
+    }
+    drop(end);
+    process.stop();
+}
