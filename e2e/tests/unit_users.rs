@@ -3,13 +3,15 @@
 
 use std::fs;
 use std::os::unix::fs::chown;
+use std::time::Instant;
 
 use e2e::datapath::DatapathProcess;
 use e2e::echo::echo;
 use e2e::installation::Installation;
 use e2e::nics::NicText;
-use e2e::process::{as_user, has_user};
+use e2e::process::{PATIENCE, as_user, has_user};
 use e2e::scratch::Scratch;
+use serde_json::Value;
 
 /// As no package has them.
 const UNIT: u32 = 64001;
@@ -45,11 +47,17 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
     let clients = || program(CLIENT, "EchoClient");
     let mut server = program(SERVER, "EchoServer");
     echo(&mut server, clients, CLIENTS, "localhost", || {
-        let stat = process.stat();
-        let applications = stat["applications"].as_array().expect("a list");
-        let server = applications.iter().find(|one| one["uid"] == SERVER);
-        let copied = server.expect("the server")["copied_regions"].as_u64();
-        assert!(copied > Some(0), "{stat}");
+        let deadline = Instant::now() + PATIENCE;
+        // Whoever asks for a connection has registered its buffers.
+        let copies = |one: &Value| one["uid"] == CLIENT && one["copied_regions"].as_u64() > Some(0);
+        loop {
+            let stat = process.stat();
+            let applications = stat["applications"].as_array().expect("a list");
+            if applications.iter().filter(|one| copies(one)).count() == CLIENTS {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{applications:?}");
+        }
     });
     let ended = process.stop();
     assert!(ended.status.success(), "{}", ended.text);

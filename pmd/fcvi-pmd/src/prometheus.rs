@@ -221,7 +221,7 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
         &'static str,
         fn(&crate::snapshot::ApplicationInfo) -> u64,
     );
-    let values: [Value; 7] = [
+    let values: [Value; 8] = [
         (
             Kind::Gauge,
             "application_vis",

@@ -197,15 +197,14 @@ impl Session {
     fn foreign(&self, address: u64, length_bytes: u64) -> Result<Arc<Client>, String> {
         if !self.foreign_memory {
             return Err(
-                "memory that is not shared is not reached (foreign_memory = false in [process])"
-                    .to_owned(),
+                "private memory is not reached (foreign_memory = false in [process])".to_owned(),
             );
         }
         // The kernel asks whose the process is now, which may run another program than the one that
         // attached; whose the calls are, it does not.
         if self.peer.uid != geteuid().as_raw() {
             return Err(format!(
-                "memory that is not shared is reached of programs of the user of fcvi-pmd, and user \
+                "private memory is reached only in programs of the user of fcvi-pmd, and user \
                  {} is another one",
                 self.peer.uid
             ));
