@@ -40,7 +40,7 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
         as_user(UNIT, &copy)
     });
     let program = |user, name| {
-        let mut command = as_user(user, &installation.program(name));
+        let mut command = as_user(user, installation.program(name));
         command.env("VIADUCT_CONFIG", &config);
         command
     };

@@ -204,6 +204,65 @@ fn nics(out: &mut Exposition, snapshot: &Snapshot) {
     out.family(Kind::Gauge, levels, counters(CounterKind::Level, "of"));
 }
 
+/// A metric of an application: kind, name, help, and its value.
+type ApplicationMetric = (
+    Kind,
+    &'static str,
+    &'static str,
+    fn(&crate::snapshot::ApplicationInfo) -> u64,
+);
+
+const APPLICATION_METRICS: [ApplicationMetric; 8] = [
+    (
+        Kind::Gauge,
+        "application_vis",
+        "VIs of the application.",
+        |a| a.vis.into(),
+    ),
+    (
+        Kind::Gauge,
+        "application_regions",
+        "Its registered regions.",
+        |a| a.regions.into(),
+    ),
+    (
+        Kind::Gauge,
+        "application_copied_regions",
+        "Regions that its library copies, since the process does not reach them.",
+        |a| a.copied_regions.into(),
+    ),
+    (
+        Kind::Gauge,
+        "application_registered_bytes",
+        "Bytes of its regions, in whole pages.",
+        |a| a.registered_bytes,
+    ),
+    (
+        Kind::Gauge,
+        "application_waiting_calls",
+        "Its calls that wait.",
+        |a| a.waiting.into(),
+    ),
+    (
+        Kind::Counter,
+        "application_posted_total",
+        "Descriptors taken from it.",
+        |a| a.posted,
+    ),
+    (
+        Kind::Counter,
+        "application_completed_total",
+        "Descriptors completed for it.",
+        |a| a.completed,
+    ),
+    (
+        Kind::Counter,
+        "application_refused_calls_total",
+        "Its calls that failed because of a limit.",
+        |a| a.refused_calls,
+    ),
+];
+
 fn applications(out: &mut Exposition, snapshot: &Snapshot) {
     let none: [(&str, String); 0] = [];
     let count = (
@@ -215,63 +274,7 @@ fn applications(out: &mut Exposition, snapshot: &Snapshot) {
         count,
         [(none, snapshot.applications.len() as f64)],
     );
-    type Value = (
-        Kind,
-        &'static str,
-        &'static str,
-        fn(&crate::snapshot::ApplicationInfo) -> u64,
-    );
-    let values: [Value; 8] = [
-        (
-            Kind::Gauge,
-            "application_vis",
-            "VIs of the application.",
-            |a| a.vis.into(),
-        ),
-        (
-            Kind::Gauge,
-            "application_regions",
-            "Its registered regions.",
-            |a| a.regions.into(),
-        ),
-        (
-            Kind::Gauge,
-            "application_copied_regions",
-            "Regions that its library copies, since the process does not reach them.",
-            |a| a.copied_regions.into(),
-        ),
-        (
-            Kind::Gauge,
-            "application_registered_bytes",
-            "Bytes of its regions, in whole pages.",
-            |a| a.registered_bytes,
-        ),
-        (
-            Kind::Gauge,
-            "application_waiting_calls",
-            "Its calls that wait.",
-            |a| a.waiting.into(),
-        ),
-        (
-            Kind::Counter,
-            "application_posted_total",
-            "Descriptors taken from it.",
-            |a| a.posted,
-        ),
-        (
-            Kind::Counter,
-            "application_completed_total",
-            "Descriptors completed for it.",
-            |a| a.completed,
-        ),
-        (
-            Kind::Counter,
-            "application_refused_calls_total",
-            "Its calls that failed because of a limit.",
-            |a| a.refused_calls,
-        ),
-    ];
-    for (kind, name, help, of) in values {
+    for (kind, name, help, of) in APPLICATION_METRICS {
         let series = snapshot.applications.iter().map(|application| {
             let labels = [
                 label("pid", application.pid),

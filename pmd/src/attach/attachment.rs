@@ -415,12 +415,9 @@ impl Attachment {
         if let Some(posting) = device.posting().filter(|_| queue.depth() > 0) {
             posting.complete();
         }
-        // SAFETY: we run under the turn; the reference ends before the completion.
-        if device.regions.has_copies()
-            && let Some(slot) = unsafe { queue.head() }
-        {
-            // SAFETY: likewise.
-            unsafe { copies::copy_in(&device.regions, tag, slot, ending) };
+        if device.regions.has_copies() {
+            // SAFETY: we run under the turn, and have no reference to a slot.
+            unsafe { copies::copy_in(&device.regions, tag, queue, ending) };
         }
         // SAFETY: we run under the turn, and have no reference to a slot.
         let ended = unsafe { complete_head(queue, &device.regions, tag, ending) };

@@ -8,7 +8,7 @@ use crate::completion::Ending;
 use crate::descriptor::{DataSegment, status};
 use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
-use crate::queue::Slot;
+use crate::queue::{Slot, WorkQueue};
 
 /// Copies what a send or an RDMA write sends, before it is submitted.
 ///
@@ -29,17 +29,26 @@ pub(super) unsafe fn copy_out(regions: &RegionTable, tag: TagCheck, slot: &Slot)
     }
 }
 
-/// Copies what arrived for a receive or an RDMA read, before it is complete.
+/// Copies what arrived for the receive or RDMA read at the head of a queue, before it is complete.
 ///
 /// # Safety
-/// As for [`copy_out`].
+/// The caller holds the NIC's turn, and has no reference to a slot of the queue.
 #[cold]
-pub(super) unsafe fn copy_in(regions: &RegionTable, tag: TagCheck, slot: &Slot, ending: Ending) {
+pub(super) unsafe fn copy_in(
+    regions: &RegionTable,
+    tag: TagCheck,
+    queue: &WorkQueue,
+    ending: Ending,
+) {
     let operation = ending.word & status::OP_MASK;
     let arrives = operation == status::OP_RECEIVE || operation == status::OP_RDMA_READ;
     if !arrives || ending.word & status::ERROR_MASK != 0 {
         return;
     }
+    // SAFETY: the turn, as our caller promises; the reference ends with this call.
+    let Some(slot) = (unsafe { queue.head() }) else {
+        return;
+    };
     let mut left_bytes = ending.length_bytes;
     for segment in slot.data() {
         let segment = DataSegment {

@@ -13,7 +13,7 @@ use crate::attach::message::Description;
 use crate::attach::socket::{Listener, Socket};
 use crate::config::{NicConfig, Quota};
 use crate::descriptor::RawDescriptor;
-use crate::nic;
+use crate::nic::{self, MemSettings};
 use crate::resource_error::{Limit, LimitOf, LimitReached};
 use crate::sys;
 use crate::vi::Kind;
