@@ -52,8 +52,11 @@ fn segments_of(end: &RawEnd, segments: &[(usize, u32)]) -> Vec<DataSegment> {
         .collect()
 }
 
+/// Where segments begin behind the first page, and their bytes.
+type Segments = &'static [(usize, u32)];
+
 /// Segments of a send, and of the receive that it arrives in.
-const MESSAGES: [(&[(usize, u32)], &[(usize, u32)]); 6] = [
+const MESSAGES: [(Segments, Segments); 6] = [
     (&[], &[(0, 64)]),
     (&[(0, 1)], &[(5, 1)]),
     (&[(4095, 2)], &[(4090, 8), (1, 3)]),
@@ -62,7 +65,7 @@ const MESSAGES: [(&[(usize, u32)], &[(usize, u32)]); 6] = [
     (&[(0, 0), (12287, 1)], &[(0, 0), (8000, 2)]),
 ];
 
-fn message_arrives(from: &RawEnd, to: &RawEnd, sent: &[(usize, u32)], room: &[(usize, u32)]) {
+fn message_arrives(from: &RawEnd, to: &RawEnd, sent: Segments, room: Segments) {
     fill(from, pattern);
     fill(to, |_| 0xA5);
     to.post_recv(0, &segments_of(to, room));
