@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rcgen::{
@@ -76,6 +76,21 @@ impl Certificates {
 }
 
 impl Identity {
+    /// Its certificate.
+    pub fn certificate(&self) -> &Path {
+        &self.certificate
+    }
+
+    /// The key of its certificate.
+    pub fn private_key(&self) -> &Path {
+        &self.private_key
+    }
+
+    /// The certificate of the authority.
+    pub fn authorities(&self) -> &Path {
+        &self.authorities
+    }
+
     /// The value of the key `tls` of a NIC.
     pub fn table(&self) -> String {
         let Self {

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use e2e::certificates::Certificates;
 use e2e::installation::built;
 use e2e::process::{program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
@@ -77,56 +78,166 @@ fn wire_nic(port: &str, interface: &str) -> String {
     format!("port = \"{port}\"\ninterface = \"{interface}\"\nhost = \"192.0.2.1\"\n")
 }
 
-fn mistakes(scratch: &Scratch, taken: SocketAddr) -> Vec<Mistake> {
-    let open_key = scratch.write("open-key", "");
-    fs::set_permissions(&open_key, fs::Permissions::from_mode(0o644)).expect("our own file");
-    let file = scratch.write("file", "");
-    let tls = "[nic.tls]\ncertificate = \"/nowhere/c\"\nprivate_key = \"/nowhere/k\"\n\
-               authorities = \"/nowhere/a\"\n";
-    let tcp = |keys: &str| format!("transport = \"vi-tcp\"\n{keys}");
+fn tcp_nic(keys: &str) -> String {
+    format!("transport = \"vi-tcp\"\n{keys}")
+}
+
+/// A file that only this user can read.
+fn secret(scratch: &Scratch, name: &str, text: &str) -> PathBuf {
+    let path = scratch.write(name, text);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("our own file");
+    path
+}
+
+/// Mistakes of interfaces, cores, directories and files.
+fn mistakes_of_nics(scratch: &Scratch) -> Vec<Mistake> {
+    let (file, directory) = (scratch.write("file", ""), scratch.path());
+    let capture = |path: &Path| format!("capture = {path:?}\nshortcut = false\n");
+    let link = scratch.file("link");
+    symlink(&file, &link).expect("a link");
+    let dpdk = "port = \"dpdk\"\ndevice = \"net_null0\"\nhost = \"192.0.2.1\"\n";
     vec![
         of_nic("core = 999\n", &["core = 999", "may use"]),
         of_nic(wire_nic("af_packet", "nowhere0"), &["nowhere0", "ip link"]),
         of_nic(wire_nic("af_packet", "lo"), &["lo", "Ethernet"]),
         of_nic(wire_nic("af_xdp", "nowhere0"), &["nowhere0", "ip link"]),
+        of_nic(wire_nic("af_xdp", "lo"), &["lo", "Ethernet"]),
+        of_nic(dpdk, &["dpdk", "built without DPDK"]),
         of_nic(format!("directory = {file:?}\n"), &["file"]),
         of_nic("directory = \"/nowhere/at/all\"\n", &["/nowhere/at/all"]),
         of_nic(
-            "capture = \"/nowhere/frames\"\nshortcut = false\n",
+            capture(Path::new("/nowhere/frames")),
             &["capture: /nowhere"],
         ),
+        of_nic(capture(Path::new("/proc/frames")), &["capture: /proc"]),
+        of_nic(capture(directory), &["capture: ", "directory"]),
+        of_nic(capture(&link), &["capture: ", "link"]),
         of_nic(
             "hosts_file = \"/nowhere/hosts\"\n",
             &["hosts_file: /nowhere/hosts"],
         ),
         of_nic(
-            tcp("host = \"192.0.2.77\"\n"),
+            format!("hosts_file = {directory:?}\n"),
+            &["hosts_file: ", "no file"],
+        ),
+    ]
+}
+
+/// Mistakes of addresses and keys.
+fn mistakes_of_tcp_nics(scratch: &Scratch) -> Vec<Mistake> {
+    let keys = |path: &Path| tcp_nic(&format!("key_file = {path:?}\n"));
+    let open_key = scratch.write("open-key", "");
+    let [empty, garbage] = [("empty", ""), ("garbage", "no key\n")];
+    let [empty, garbage] = [empty, garbage].map(|(name, text)| secret(scratch, name, text));
+    vec![
+        of_nic(
+            tcp_nic("host = \"192.0.2.77\"\n"),
             &["192.0.2.77", "Cannot assign"],
         ),
         of_nic(
-            tcp("key_file = \"/nowhere/keys\"\n"),
-            &["key_file", "/nowhere/keys"],
+            tcp_nic("host = \"2001:db8::77\"\n"),
+            &["2001:db8::77", "assign"],
         ),
         of_nic(
-            tcp(&format!("key_file = {open_key:?}\n")),
-            &["key_file", "mode is 644"],
+            tcp_nic("host = \"fe80::1%nowhere0\"\n"),
+            &["nowhere0", "ip link"],
         ),
-        of_nic(tcp(tls), &["tls.certificate", "/nowhere/c"]),
+        of_nic(
+            keys(Path::new("/nowhere/keys")),
+            &["key_file", "/nowhere/keys"],
+        ),
+        of_nic(keys(&open_key), &["key_file", "mode is 644"]),
+        of_nic(keys(&empty), &["key_file", "no key"]),
+        of_nic(keys(&garbage), &["key_file", "garbage:1"]),
+        of_nic(keys(scratch.path()), &["key_file", "no file"]),
+    ]
+}
+
+/// Mistakes of certificates and their keys.
+fn mistakes_of_tls(scratch: &Scratch, certificates: &Certificates) -> Vec<Mistake> {
+    let [own, other] = ["127.0.0.1", "127.0.0.2"].map(|host| certificates.of(host));
+    let tls = |certificate: &Path, key: &Path, authorities: &Path| {
+        let files = format!(
+            "[nic.tls]\ncertificate = {certificate:?}\nprivate_key = {key:?}\nauthorities = {authorities:?}\n"
+        );
+        tcp_nic(&format!("host = \"127.0.0.1\"\n{files}"))
+    };
+    let (certificate, key, authorities) = (own.certificate(), own.private_key(), own.authorities());
+    let (garbage, nowhere) = (
+        secret(scratch, "pem", "no PEM\n"),
+        Path::new("/nowhere/pem"),
+    );
+    let open_key = scratch.write("open.pem", &fs::read_to_string(key).expect("a key"));
+    vec![
+        of_nic(
+            tls(nowhere, key, authorities),
+            &["tls.certificate", "/nowhere/pem"],
+        ),
+        of_nic(
+            tls(certificate, nowhere, authorities),
+            &["tls.private_key", "/nowhere/pem"],
+        ),
+        of_nic(
+            tls(certificate, key, nowhere),
+            &["tls.authorities", "/nowhere/pem"],
+        ),
+        of_nic(
+            tls(&garbage, key, authorities),
+            &["tls.certificate", "no certificate"],
+        ),
+        of_nic(
+            tls(certificate, &garbage, authorities),
+            &["tls.private_key", "no private key"],
+        ),
+        of_nic(
+            tls(certificate, key, &garbage),
+            &["tls.authorities", "no certificate"],
+        ),
+        of_nic(
+            tls(certificate, other.private_key(), authorities),
+            &["tls.private_key", "is not of"],
+        ),
+        of_nic(
+            tls(certificate, &open_key, authorities),
+            &["tls.private_key", "chmod 600"],
+        ),
+    ]
+}
+
+/// Mistakes of the process.
+fn mistakes_of_processes(scratch: &Scratch, taken: SocketAddr) -> Vec<Mistake> {
+    let occupied = scratch.write("occupied", "");
+    vec![
         of_process(format!("metrics = \"{taken}\"\n"), &["metrics", "in use"]),
         of_process(
             "metrics = \"192.0.2.77:9464\"\n",
             &["metrics", "Cannot assign"],
         ),
         of_process("socket = \"/proc/pmd.sock\"\n", &["/proc/pmd.sock"]),
+        of_process(
+            "socket = \"/proc/nowhere/pmd.sock\"\n",
+            &["directory cannot be made"],
+        ),
+        of_process(
+            format!("socket = {occupied:?}\n"),
+            &["something else is there"],
+        ),
     ]
 }
 
 #[test]
 fn check_here_names_each_mistake() {
     let scratch = Scratch::new("mistakes");
+    let certificates = Certificates::new();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
-    for mistake in mistakes(&scratch, address) {
+    let mistakes = [
+        mistakes_of_nics(&scratch),
+        mistakes_of_tcp_nics(&scratch),
+        mistakes_of_tls(&scratch, &certificates),
+        mistakes_of_processes(&scratch, address),
+    ];
+    for mistake in mistakes.into_iter().flatten() {
         let Mistake {
             nic,
             process,
@@ -187,4 +298,49 @@ fn check_here_names_a_missing_permission_and_a_process_that_runs() {
     for word in ["cap_net_raw", "pmd.sock", "Permission denied"] {
         assert!(said.contains(word), "{word}: {said}");
     }
+}
+
+#[test]
+fn check_here_leaves_no_directory_of_a_socket_behind() {
+    let scratch = Scratch::new("leaves");
+    let socket = scratch.file("deep/er/pmd.sock");
+    let segment = Scratch::in_memory("leaves");
+    let text = format!(
+        "[[nic]]\ndirectory = {:?}\n[process]\nsocket = {socket:?}\n",
+        segment.path()
+    );
+    let config = scratch.write("pmd.toml", &text);
+    let (code, said) = check(program(fcvi_pmd()), &config);
+    assert_eq!(code, Some(0), "{said}");
+    let left = fs::read_dir(scratch.path()).expect("the scratch directory");
+    assert_eq!(left.count(), 1, "the configuration alone is left");
+}
+
+#[test]
+fn check_here_names_a_core_that_is_not_ours() {
+    let scratch = Scratch::new("core");
+    let text = format!("[[nic]]\ncore = 1\n{}", process_table(&scratch));
+    let config = scratch.write("pmd.toml", &text);
+    let mut confined = program("taskset");
+    confined.args(["-c", "0"]).arg(fcvi_pmd());
+    let (code, said) = check(confined, &config);
+    assert_eq!(code, Some(1), "{said}");
+    for word in ["core = 1", "may use 0"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
+#[test]
+fn check_here_names_an_mtu_that_is_too_small() {
+    let wire = Wire::new(2500);
+    wire.right.ip("link set right mtu 128");
+    let scratch = Scratch::new("mtu");
+    let segment = wire_nic("af_packet", "right");
+    let config = scratch.write(
+        "pmd.toml",
+        &format!("[[nic]]\n{segment}{}", process_table(&scratch)),
+    );
+    let (code, said) = check(wire.right.program(fcvi_pmd()), &config);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("MTU"), "{said}");
 }

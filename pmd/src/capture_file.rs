@@ -76,6 +76,18 @@ pub fn create(path: &Path) -> io::Result<CaptureFile> {
     Err(ErrorKind::ResourceBusy.into())
 }
 
+/// Would [`create`] succeed? Where nothing stands at the path, a file is made and removed.
+pub(crate) fn check_path(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(there) => check(there.file_type().into(), there.uid(), there.nlink()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            File::create_new(path)?;
+            std::fs::remove_file(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 fn numbered(file: File) -> io::Result<CaptureFile> {
     Ok(CaptureFile {
         file: above_standard_streams(file.into()).map(File::from)?,

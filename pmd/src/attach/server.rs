@@ -395,9 +395,18 @@ fn join(session: &Arc<Session>, socket: Socket) -> io::Result<()> {
     session.take_calls(socket)
 }
 
-/// Checks that this process could listen at a path.
+/// Checks that this process could listen at a path, and leaves nothing behind.
 pub(crate) fn check_socket(path: &Path) -> Result<(), OpenError> {
-    address::listen(path).map(drop)
+    let is_missing = |directory: &&Path| !directory.exists();
+    let missing: Vec<_> = path.ancestors().skip(1).take_while(is_missing).collect();
+    let listens = address::listen(path).map(drop);
+    for directory in missing {
+        if let Err(error) = std::fs::remove_dir(directory) {
+            // Somebody else uses it, or it could not be made.
+            log::debug!("{}: {error}", directory.display());
+        }
+    }
+    listens
 }
 
 /// The core of a NIC, its thread started if it is the first one there.

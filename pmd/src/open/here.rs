@@ -1,12 +1,13 @@
 //! Whether a configuration can be used on this host, found out without serving anybody.
 
 use std::fs;
+use std::io;
 use std::net::SocketAddr;
-
-use nix::unistd::{AccessFlags, access};
+use std::path::Path;
 
 use super::{OpenError, ports, tcp_address};
 use crate::attach::server;
+use crate::capture_file;
 use crate::config::{NicConfig, ProcessConfig, Progress, TransportKind, ip_address};
 use crate::log_limiter::LogLimiter;
 use crate::progress;
@@ -14,6 +15,18 @@ use crate::vitcp;
 
 /// No connection is made whose lines it would limit.
 static UNUSED_LIMITER: LogLimiter = LogLimiter::new(1);
+
+/// What would be in the way of using a file.
+type Look = fn(&Path) -> io::Result<()>;
+
+/// Is it a file that can be read?
+fn check_readable(path: &Path) -> io::Result<()> {
+    if fs::File::open(path)?.metadata()?.is_file() {
+        Ok(())
+    } else {
+        Err(io::Error::other("is no file: give the path of one"))
+    }
+}
 
 /// Checks what opening a NIC on this host wants: its core, its port or TCP address, and the files that it names. A
 /// station of a shared-memory segment joins it for a moment; no other frame or connection is made.
@@ -29,21 +42,17 @@ pub fn check_nic(config: &NicConfig, is_served: bool) -> Vec<OpenError> {
         TransportKind::FcVi => mistakes.extend(ports::check(config).err()),
         TransportKind::ViTcp => mistakes.extend(check_vi_tcp(config)),
     }
-    if let Some(path) = &config.capture {
-        let directory = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        let directory = directory.unwrap_or(std::path::Path::new("."));
-        if let Err(error) = access(directory, AccessFlags::W_OK | AccessFlags::X_OK) {
-            let text = format!("capture: {}: {error}", directory.display());
+    let files = [
+        ("capture", &config.capture, capture_file::check_path as Look),
+        ("hosts_file", &config.hosts_file, check_readable),
+    ];
+    for (key, path, look) in files {
+        if let Some(path) = path
+            && let Err(error) = look(path)
+        {
+            let text = format!("{key}: {}: {error}", path.display());
             mistakes.push(OpenError::new(text));
         }
-    }
-    if let Some(path) = &config.hosts_file
-        && let Err(error) = fs::File::open(path)
-    {
-        let text = format!("hosts_file: {}: {error}", path.display());
-        mistakes.push(OpenError::new(text));
     }
     mistakes
 }
@@ -67,7 +76,7 @@ fn check_vi_tcp(config: &NicConfig) -> Vec<OpenError> {
 /// Programs of one user share a port, unless they use TLS.
 fn check_address(address: SocketAddr, is_alone: bool) -> Option<OpenError> {
     let error = vitcp::try_bind(address).err()?;
-    if error.kind() == std::io::ErrorKind::AddrInUse && !is_alone {
+    if error.kind() == io::ErrorKind::AddrInUse && !is_alone {
         return None;
     }
     Some(OpenError::new(format!("{address}: {error}")))

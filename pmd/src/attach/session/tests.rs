@@ -286,7 +286,7 @@ fn private_memory_is_registered_by_programs_of_the_processs_own_user_only() {
         };
         match application.answer(register, Vec::new()).unwrap() {
             Reply::Region(_) if !other => {}
-            Reply::Refused(why) if other => assert!(why.contains("is another one"), "{why}"),
+            Reply::NotReached(why) if other => assert!(why.contains("is another one"), "{why}"),
             reply => panic!("{reply:?}"),
         }
         application.end();

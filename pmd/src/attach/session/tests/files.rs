@@ -54,7 +54,7 @@ impl Registrar {
 
     fn refusal(&self, fd: &OwnedFd, page: u64, pages: u64) -> String {
         match self.register(fd, page, pages) {
-            Reply::Refused(why) => why,
+            Reply::Refused(why) | Reply::NotReached(why) => why,
             other => panic!("not refused: {other:?}"),
         }
     }
