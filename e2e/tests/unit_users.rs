@@ -49,7 +49,13 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
     echo(&mut server, clients, CLIENTS, "localhost", || {
         let deadline = Instant::now() + PATIENCE;
         // Whoever asks for a connection has registered its buffers.
-        let copies = |one: &Value| one["uid"] == CLIENT && one["copied_regions"].as_u64() > Some(0);
+        let copies = |one: &Value| {
+            let (copied, counted) = (
+                &one["copied_regions"],
+                &one["quotas"]["max_regions"]["in_use"],
+            );
+            one["uid"] == CLIENT && copied.as_u64() > Some(0) && copied == counted
+        };
         loop {
             let stat = process.stat();
             let applications = stat["applications"].as_array().expect("a list");

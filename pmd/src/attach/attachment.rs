@@ -54,6 +54,9 @@ impl ViLocal {
             // SAFETY: we run under the turn; the reference ends before the next look.
             while let Some(slot) = unsafe { queue.ahead(*count) } {
                 if what == Submission::Send && shared.device.regions.has_copies() {
+                    if !submitter.has_room_for(arena, slot) {
+                        return false;
+                    }
                     // SAFETY: likewise.
                     unsafe { copies::copy_out(&shared.device.regions, shared.tag_check(), slot) };
                 }

@@ -51,8 +51,9 @@ pub(crate) fn writable(base: u64, end: u64) -> Option<bool> {
         Err(libc::ENOMEM) => None,
         Err(_) => match advise(base, end, POPULATE_READ) {
             Ok(()) => Some(false),
-            // Kernels before 5.14 know neither: ask the memory map.
-            Err(libc::EINVAL) => from_maps(base, end),
+            // Kernels before 5.14 know neither, and a filter of system calls may refuse both: ask
+            // the memory map.
+            Err(libc::EINVAL | libc::EPERM | libc::ENOSYS) => from_maps(base, end),
             Err(_) => None,
         },
     }
@@ -65,8 +66,8 @@ pub(crate) fn writable(base: u64, end: u64) -> Option<bool> {
 /// What madvise(2) says: a page cannot be had.
 pub(super) fn populate(base: u64, end: u64) -> std::io::Result<()> {
     match advise(base, end, POPULATE_WRITE) {
-        // Kernels before 5.14 do not know it.
-        Err(libc::EINVAL) => {
+        // Kernels before 5.14 do not know it, and a filter of system calls may refuse it.
+        Err(libc::EINVAL | libc::EPERM | libc::ENOSYS) => {
             for page in (base..end).step_by(PAGE_BYTES as usize) {
                 // SAFETY: mapped, as the caller says; others use it as atomic bytes, too.
                 let byte = unsafe { AtomicU8::from_ptr(page as *mut u8) };

@@ -512,6 +512,8 @@ pub(super) struct Seen {
 pub(super) struct Watch {
     epoll: Epoll,
     events: Vec<EpollEvent>,
+    /// It was logged that a look failed.
+    failure_logged: bool,
 }
 
 /// Sockets that one look tells of, at most.
@@ -523,6 +525,7 @@ impl Watch {
         Ok(Self {
             epoll: Epoll(above_standard_streams(epoll.0)?),
             events: vec![EpollEvent::empty(); SEEN_AT_ONCE],
+            failure_logged: false,
         })
     }
 
@@ -554,7 +557,10 @@ impl Watch {
             Ok(count) => count,
             Err(nix::errno::Errno::EINTR) => 0,
             Err(error) => {
-                log::error!("epoll_wait: {error}");
+                // Only a filter of system calls makes it fail, and then each look does.
+                if !core::mem::replace(&mut self.failure_logged, true) {
+                    log::error!("no TCP connection is served any more: epoll_wait: {error}");
+                }
                 0
             }
         }

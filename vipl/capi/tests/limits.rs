@@ -1,4 +1,4 @@
-//! Resource limits of the process, each lowered in steps through every call.
+//! Resource limits of the process, each lowered in steps through every call; and system calls, each refused.
 
 mod common;
 
@@ -57,4 +57,14 @@ fn locked_memory_lowered_in_steps_is_survived() {
     let keys = "lock_memory = \"required\"";
     let installation = Installation::with_keys("limit-MEMLOCK", keys);
     every_step_of_a_limit_is_survived("MEMLOCK", &installation);
+}
+
+#[test]
+fn system_calls_refused_one_by_one_with_eperm_are_survived() {
+    on_both_transports("EPERM");
+}
+
+#[test]
+fn system_calls_refused_one_by_one_with_enosys_are_survived() {
+    on_both_transports("ENOSYS");
 }

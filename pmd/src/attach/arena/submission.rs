@@ -80,6 +80,11 @@ impl Submitter {
         ring.saturating_sub(self.next.wrapping_sub(self.taken)) >= lines
     }
 
+    /// Would [`Self::submit`] find room for this slot?
+    pub(crate) fn has_room_for(&mut self, arena: &Arena, slot: &Slot) -> bool {
+        self.has_room(arena, lines_of(slot.data().len()))
+    }
+
     /// Submits a slot of a VI; false if there is no room.
     #[inline]
     pub(crate) fn submit(

@@ -1,15 +1,21 @@
 /*
- * Each resource limit of a process, lowered step by step through every call: whatever it forbids is an error of the call,
- * and the program goes on and ends in order. The first argument names the limit.
+ * Each resource limit of a process, lowered step by step through every call, and each system call refused, one after the
+ * other: whatever is forbidden is an error of the call, and the program goes on and ends in order. The first argument names
+ * the limit, or the errno of refused system calls; a second one chooses a single step.
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -30,6 +36,8 @@ static unsigned char memory[PAGES * PAGE] __attribute__((aligned(PAGE)));
 static VIP_NIC_ATTRIBUTES attributes;
 /* Calls that failed because of the limit. */
 static unsigned refused;
+/* The limit can break a connection. */
+static int breaks_connections;
 
 static void fail(const char *what, int value)
 {
@@ -132,6 +140,16 @@ static void describe(VIP_DESCRIPTOR *descriptor, void *data, VIP_MEM_HANDLE hand
     descriptor->DS[0].Local.Length = PAGE;
 }
 
+/* A system call that is refused may break the connection: then the descriptors come back flushed. */
+static void moved(VIP_RETURN code, const char *call)
+{
+    if (code == VIP_DESCRIPTOR_ERROR && breaks_connections)
+        refused++;
+    else
+        succeed(code, call);
+}
+#define MOVED(call) moved((call), #call)
+
 static void exchange(VIP_VI_HANDLE client, VIP_VI_HANDLE server, VIP_MEM_HANDLE handle)
 {
     VIP_DESCRIPTOR *send = (void *)memory, *receive = (void *)(memory + 256), *done;
@@ -140,8 +158,8 @@ static void exchange(VIP_VI_HANDLE client, VIP_VI_HANDLE server, VIP_MEM_HANDLE 
     SUCCEED(VipPostRecv(server, receive, handle));
     describe(send, memory + 2 * PAGE, handle);
     SUCCEED(VipPostSend(client, send, handle));
-    SUCCEED(VipRecvWait(server, TIMEOUT_MS, &done));
-    SUCCEED(VipSendWait(client, TIMEOUT_MS, &done));
+    MOVED(VipRecvWait(server, TIMEOUT_MS, &done));
+    MOVED(VipSendWait(client, TIMEOUT_MS, &done));
 }
 
 static void on_entry(VIP_PVOID context, VIP_NIC_HANDLE nic, VIP_VI_HANDLE vi, VIP_BOOLEAN receive)
@@ -158,7 +176,9 @@ static void use_nic(VIP_NIC_HANDLE nic)
     unsigned vi_count = 0, region_count = 0, cq_count = 0;
 
     SUCCEED(VipQueryNic(nic, &attributes));
-    if (MADE(VipNSInit(nic, NULL)))
+    const VIP_RETURN named = VipNSInit(nic, NULL);
+    /* A hosts file that cannot be read is a parameter that cannot be used. */
+    if (made(named == VIP_INVALID_PARAMETER ? VIP_ERROR_RESOURCE : named, "VipNSInit"))
         SUCCEED(VipNSShutdown(nic));
     if (!MADE(VipCreatePtag(nic, &ptag)))
         return;
@@ -299,6 +319,60 @@ static void limit_mappings(unsigned step)
     take_mappings(2 * step);
 }
 
+/*
+ * Not among them: what glibc itself does not survive (brk, futex, rseq), what gives back (close, munmap), what every program
+ * ends or returns by, and membarrier, without which a library that was granted it ends the program (docs/guides/c.md).
+ */
+static const int system_calls[] = {
+    SYS_accept4, SYS_bind, SYS_clock_nanosleep, SYS_clone3,
+    SYS_close_range, SYS_connect, SYS_dup, SYS_dup3, SYS_epoll_create1, SYS_epoll_ctl,
+    SYS_epoll_pwait, SYS_eventfd2, SYS_faccessat2, SYS_fadvise64, SYS_fallocate, SYS_fchmod,
+    SYS_fchown, SYS_fcntl, SYS_flock, SYS_fstat, SYS_fstatfs, SYS_ftruncate, SYS_getcwd,
+    SYS_getdents64, SYS_getegid, SYS_geteuid, SYS_getgid, SYS_getpeername, SYS_getpid,
+    SYS_getrandom, SYS_getsockname, SYS_getsockopt, SYS_gettid, SYS_getuid, SYS_ioctl, SYS_kill,
+    SYS_listen, SYS_lseek, SYS_madvise, SYS_memfd_create, SYS_mincore, SYS_mkdirat,
+    SYS_mlock, SYS_mlock2, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munlock,
+    SYS_newfstatat, SYS_openat, SYS_pidfd_open, SYS_ppoll, SYS_prctl, SYS_pread64, SYS_prlimit64,
+    SYS_pwrite64, SYS_read, SYS_readlinkat, SYS_readv, SYS_recvfrom, SYS_recvmsg, SYS_renameat2,
+    SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_sched_getaffinity, SYS_sched_setaffinity,
+    SYS_sched_yield, SYS_sendmsg, SYS_sendto, SYS_set_robust_list, SYS_setsockopt, SYS_shutdown,
+    SYS_sigaltstack, SYS_socket, SYS_socketpair, SYS_statfs, SYS_statx, SYS_sysinfo,
+    SYS_timerfd_create, SYS_timerfd_settime, SYS_tgkill, SYS_uname, SYS_unlinkat, SYS_write,
+    SYS_writev,
+#ifdef __x86_64__
+    SYS_access, SYS_epoll_wait, SYS_lstat, SYS_mkdir, SYS_open, SYS_poll, SYS_readlink, SYS_rename, SYS_stat,
+    SYS_unlink,
+#endif
+};
+enum { SYSTEM_CALLS = sizeof system_calls / sizeof *system_calls };
+
+/* From now on one system call fails with this errno. */
+static void refuse(unsigned step, int error)
+{
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)system_calls[step], 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof program / sizeof *program, program};
+
+    breaks_connections = 1;
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) != 0)
+        fail("seccomp", errno);
+}
+
+static void refuse_with_eperm(unsigned step)
+{
+    refuse(step, EPERM);
+}
+
+static void refuse_with_enosys(unsigned step)
+{
+    refuse(step, ENOSYS);
+}
+
 static const struct {
     const char *name;
     void (*set)(unsigned step);
@@ -309,6 +383,7 @@ static const struct {
     {"AS", limit_address_space, 60, 0},     {"FSIZE", limit_file_size, 20, 0},
     {"NOFILE", limit_descriptors, 30, 0},   {"NPROC", limit_processes, 8, 1},
     {"MEMLOCK", limit_locked_memory, 12, 0}, {"max_map_count", limit_mappings, 30, 0},
+    {"EPERM", refuse_with_eperm, SYSTEM_CALLS, 0}, {"ENOSYS", refuse_with_enosys, SYSTEM_CALLS, 0},
 };
 
 /* Opens the NIC under the limit. */
@@ -363,6 +438,8 @@ int main(int count, char **words)
         if (limits[n].as_user)
             leave_root();
         for (unsigned step = 0; step < steps; step++) {
+            if (count > 2 && step != (unsigned)atoi(words[2]))
+                continue;
             int before = run(use_library, limits[n].set, step);
             int open = run(use_open_nic, limits[n].set, step);
 
