@@ -490,9 +490,9 @@ impl Attachment {
         self.device.events.push(event);
     }
 
-    /// Regular work: is the process still there?
+    /// Regular work: is the process still there? What this program ends itself is no loss.
     pub(crate) fn upkeep(&mut self) {
-        if !self.lost && self.link.is_over() {
+        if !self.lost && !self.link.is_ending() && self.link.is_over() {
             self.lose();
         }
     }

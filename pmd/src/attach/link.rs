@@ -102,6 +102,8 @@ impl Link {
         while !self.life.is_over() {
             let left = limit.saturating_sub(begun.elapsed());
             if left.is_zero() {
+                // Its end would be a loss again.
+                self.is_ending.store(false, Ordering::SeqCst);
                 return false;
             }
             self.life.await_end(left);

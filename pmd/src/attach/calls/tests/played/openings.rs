@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::Protection;
 use crate::device::device_of;
+use crate::events::AsyncEvent;
 
 /// A thread that waits for a connection, with the conversation that it waits in.
 fn waits(process: &Played, nic: u64) -> mpsc::Receiver<Option<ControlError>> {
@@ -86,6 +87,23 @@ fn close_nic_without_an_acknowledgement_does_not_succeed() {
     }
     nic::close(nic).unwrap();
     assert!(nic::query_region(nic, address, region).is_err());
+}
+
+#[test]
+fn nic_that_is_being_closed_reports_no_lost_process() {
+    let process = Played::new("CLOSES", no_change, as_usual);
+    let nic = process.nic();
+    let (sender, told) = mpsc::channel();
+    let handler = move |event: &AsyncEvent| sender.send(event.code).unwrap();
+    nic::set_error_handler(nic, Some(Box::new(handler))).unwrap();
+    let device = device_of(RawHandle::unpack(nic).device).unwrap();
+    let remote = device.instances.remote(nic).unwrap();
+    close(device, remote, true, Duration::from_secs(20)).unwrap();
+    // Somebody looks after the NIC before it goes down.
+    device.hold().as_mut().unwrap().upkeep();
+    assert_eq!(device.events.waiting(), []);
+    nic::close(nic).unwrap();
+    assert!(told.try_recv().is_err());
 }
 
 #[test]
