@@ -306,6 +306,7 @@ uint32_t register_memory(struct attached *app, int socket, uint64_t address, uin
         put_number(&message, 0);
         message.fds[message.fd_count++] = fd;
     }
+    put_number(&message, 0); /* no copy */
     return (uint32_t)ask_handle(socket, &message);
 }
 

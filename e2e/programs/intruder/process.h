@@ -57,7 +57,7 @@ enum reply { ATTACHED, REFUSED, UNKNOWN_NIC, DONE, HANDLE, REGION, VI, REQUEST, 
 
 #define MESSAGE_BYTES 8192
 #define MESSAGE_FDS 3
-#define VERSION 3
+#define VERSION 4
 /* With these a conversation begins. */
 #define OPENINGS (CAPTURE + 1)
 

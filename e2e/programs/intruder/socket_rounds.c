@@ -106,6 +106,7 @@ static void fill(struct intruder *in, struct message *message, enum request requ
         put_number(message, chance_below(chance, 2));
         if (message->bytes[message->length - 1] != 0)
             put_number(message, chance_odd(chance, 4096));
+        put_number(message, chance_below(chance, 2));
         break;
     case SET_REGION:
     case DEREGISTER:
@@ -301,6 +302,7 @@ static void descriptors(struct intruder *in)
         put_settings(&message, in->app.ptag);
         put_number(&message, 1);
         put_number(&message, chance_below(chance, 4) == 0 ? chance_odd(chance, 4096) : 0);
+        put_number(&message, chance_below(chance, 2));
     }
     int count = (int)chance_below(chance, MESSAGE_FDS + 1);
     if (chance_below(chance, 3) != 0)

@@ -199,8 +199,6 @@ pub(crate) enum Reply {
     },
     /// To whatever begins a conversation, and to `Register`: why not, and what to do about it.
     Refused(String),
-    /// To `Register`: why the process cannot reach the memory, which the library may copy.
-    NotReached(String),
     /// To `Attach` and `Capture`: there is no NIC of this name.
     UnknownNic(String),
     /// There is nothing to say.
@@ -241,6 +239,8 @@ pub(crate) enum Reply {
     Rings,
     /// `None`: not known.
     User(Option<u32>),
+    /// To `Register`: why the process cannot reach the memory, which the library may copy.
+    NotReached(String),
 }
 
 /// Which frames an operator wants to see.
