@@ -51,29 +51,20 @@ pub fn program(name: impl AsRef<OsStr>) -> Command {
 
 /// The same as an ordinary user without any capability.
 pub fn unprivileged(name: impl AsRef<OsStr>) -> Command {
-    let mut command = command("setpriv");
     if has_user(NOBODY) {
-        let nobody = NOBODY.to_string();
-        command.args([
-            "--reuid",
-            &nobody,
-            "--regid",
-            &nobody,
-            "--clear-groups",
-            "--",
-        ]);
-    } else {
-        // In a user namespace of an ordinary user, root without capabilities is that user.
-        command.args([
+        return as_user(NOBODY, name);
+    }
+    let mut command = command("setpriv");
+    // In a user namespace of an ordinary user, root without capabilities is that user.
+    command
+        .args([
             "--inh-caps",
             "-all",
             "--bounding-set",
             "-all",
             "--no-new-privs",
             "--",
-        ]);
-    }
-    command
+        ])
         .args(["setpriv", "--pdeathsig", "KILL", "--"])
         .arg(name);
     command
@@ -84,15 +75,7 @@ pub fn as_user(user: u32, name: impl AsRef<OsStr>) -> Command {
     let id = user.to_string();
     let mut command = command("setpriv");
     command
-        .args([
-            "--reuid",
-            &id,
-            "--regid",
-            &id,
-            "--clear-groups",
-            "--no-new-privs",
-            "--",
-        ])
+        .args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"])
         .args(["setpriv", "--pdeathsig", "KILL", "--"])
         .arg(name);
     command

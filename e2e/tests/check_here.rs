@@ -24,6 +24,15 @@ fn check(mut command: Command, config: &Path) -> (Option<i32>, String) {
     (output.status.code(), String::from_utf8(text).expect("text"))
 }
 
+/// The configuration is refused by this program, with all of these words.
+fn assert_refused(command: Command, config: &Path, words: &[&str]) {
+    let (code, said) = check(command, config);
+    assert_eq!(code, Some(1), "{said}");
+    for word in words {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+}
+
 /// A directory in which this user's process can listen.
 fn process_table(scratch: &Scratch) -> String {
     format!("[process]\nsocket = {:?}\n", scratch.file("pmd.sock"))
@@ -275,9 +284,11 @@ fn check_here_names_an_interface_that_is_down() {
         process_table(&scratch)
     );
     let config = scratch.write("pmd.toml", &text);
-    let (code, said) = check(wire.right.program(fcvi_pmd()), &config);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("ip link set right up"), "{said}");
+    assert_refused(
+        wire.right.program(fcvi_pmd()),
+        &config,
+        &["ip link set right up"],
+    );
 }
 
 #[test]
@@ -293,11 +304,8 @@ fn check_here_names_a_missing_permission_and_a_process_that_runs() {
         process_table(&scratch)
     );
     let config = scratch.write("pmd.toml", &text);
-    let (code, said) = check(wire.left.enter(unprivileged(fcvi_pmd())), &config);
-    assert_eq!(code, Some(1), "{said}");
-    for word in ["cap_net_raw", "pmd.sock", "Permission denied"] {
-        assert!(said.contains(word), "{word}: {said}");
-    }
+    let words = ["cap_net_raw", "pmd.sock", "Permission denied"];
+    assert_refused(wire.left.enter(unprivileged(fcvi_pmd())), &config, &words);
 }
 
 #[test]
@@ -317,17 +325,13 @@ fn check_here_leaves_no_directory_of_a_socket_behind() {
 }
 
 #[test]
-fn check_here_names_a_core_that_is_not_ours() {
+fn check_here_names_a_core_outside_of_the_affinity_mask() {
     let scratch = Scratch::new("core");
     let text = format!("[[nic]]\ncore = 1\n{}", process_table(&scratch));
     let config = scratch.write("pmd.toml", &text);
     let mut confined = program("taskset");
     confined.args(["-c", "0"]).arg(fcvi_pmd());
-    let (code, said) = check(confined, &config);
-    assert_eq!(code, Some(1), "{said}");
-    for word in ["core = 1", "may use 0"] {
-        assert!(said.contains(word), "{word}: {said}");
-    }
+    assert_refused(confined, &config, &["core = 1", "may use 0"]);
 }
 
 #[test]
@@ -335,12 +339,10 @@ fn check_here_names_an_mtu_that_is_too_small() {
     let wire = Wire::new(2500);
     wire.right.ip("link set right mtu 128");
     let scratch = Scratch::new("mtu");
-    let segment = wire_nic("af_packet", "right");
+    let nic = wire_nic("af_packet", "right");
     let config = scratch.write(
         "pmd.toml",
-        &format!("[[nic]]\n{segment}{}", process_table(&scratch)),
+        &format!("[[nic]]\n{nic}{}", process_table(&scratch)),
     );
-    let (code, said) = check(wire.right.program(fcvi_pmd()), &config);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("MTU"), "{said}");
+    assert_refused(wire.right.program(fcvi_pmd()), &config, &["MTU"]);
 }

@@ -102,22 +102,26 @@ fn write_refused_with_immediate_rr() {
 }
 
 /// A VI without the attribute, and a write longer than the VI's MaxTransferSize.
+/// Two connected VIs with these attributes, and 100 bytes of registered memory at the server.
+fn pair_with(vi: ViParams) -> Case {
+    let mut net = Net::pair();
+    let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
+    net.connect(a, b);
+    net.clear_logs();
+    net.nodes[SERVER].host.register(7, 0, 100);
+    Case { net, a, b }
+}
+
 pub(super) fn write_not_allowed_by_vi(
     level: Level,
     rdma_write: bool,
     max_transfer_bytes: u32,
 ) -> Case {
-    let mut net = Net::pair();
-    let vi = ViParams {
+    let mut case = pair_with(ViParams {
         rdma_write,
         max_transfer_bytes,
         ..params(level)
-    };
-    let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
-    net.connect(a, b);
-    net.clear_logs();
-    net.nodes[SERVER].host.register(7, 0, 100);
-    let mut case = Case { net, a, b };
+    });
     case.write((0, 7), 50, None);
     case
 }
@@ -233,18 +237,16 @@ fn read_refused_rd_and_rr() {
 }
 
 /// Without the attribute, and longer than the VI's MaxTransferSize.
-pub(super) fn read_not_allowed_by_vi(level: Level, rdma_read: bool, max_bytes: u32) -> Case {
-    let mut net = Net::pair();
-    let vi = ViParams {
+pub(super) fn read_not_allowed_by_vi(
+    level: Level,
+    rdma_read: bool,
+    max_transfer_bytes: u32,
+) -> Case {
+    let mut case = pair_with(ViParams {
         rdma_read,
-        max_transfer_bytes: max_bytes,
+        max_transfer_bytes,
         ..params(level)
-    };
-    let (a, b) = (net.create(CLIENT, vi), net.create(SERVER, vi));
-    net.connect(a, b);
-    net.clear_logs();
-    net.nodes[SERVER].host.register(7, 0, 100);
-    let mut case = Case { net, a, b };
+    });
     case.read((0, 7), 50);
     case
 }
