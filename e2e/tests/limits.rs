@@ -61,6 +61,6 @@ fn attached_programs_survive_each_limit_and_each_refused_system_call() {
     for limit in ["AS", "FSIZE", "NOFILE", "max_map_count", "EPERM", "ENOSYS"] {
         println!("\nnote: attached: {}", scene.make_calls(limit).trim_end());
     }
-    assert_eq!(scene.refused(), 0, "the process serves who comes next");
+    assert_eq!(scene.refused(), 0, "the process serves the next program");
     scene.end();
 }

@@ -1,5 +1,5 @@
-//! A datapath process of a user of its own, as the shipped unit runs it, and C programs of two other users, whose
-//! buffers are on the heap.
+//! A datapath process that runs as a dedicated user, as the shipped unit does, and C programs of two other users with
+//! buffers on the heap.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -31,7 +31,7 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
     let nics = NicText::shm(segment.path());
     let config = files.write("pmd.toml", &DatapathProcess::text(&files, &keys, &nics));
     for directory in [&files, &segment] {
-        chown(directory.path(), Some(UNIT), Some(UNIT)).expect("a directory of its own");
+        chown(directory.path(), Some(UNIT), Some(UNIT)).expect("a directory of the test");
     }
     let process = DatapathProcess::start_from(&config, |program| {
         // Where this user may run it.
@@ -48,10 +48,10 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
     let mut server = program(SERVER, "EchoServer");
     echo(&mut server, clients, CLIENTS, "localhost", || {
         let deadline = Instant::now() + PATIENCE;
-        // Whoever asks for a connection has registered its buffers.
+        // A client registers its buffers before it requests a connection.
         let copies = |one: &Value| {
             let (copied, counted) = (
-                &one["copied_regions"],
+                &one["bounce_buffer_regions"],
                 &one["quotas"]["max_regions"]["in_use"],
             );
             one["uid"] == CLIENT && copied.as_u64() > Some(0) && copied == counted

@@ -71,7 +71,7 @@ impl<'a> FrameView<'a> {
         Self::parse_with(bytes, |covered, crc| fc_crc(covered) == crc)
     }
 
-    /// As [`FrameView::parse`], without a look at the CRC: what a damaged frame may have been.
+    /// As [`FrameView::parse`], but does not check the CRC: for diagnostics of damaged frames.
     ///
     /// # Errors
     /// As for [`FrameView::parse`] but `BadCrc`.

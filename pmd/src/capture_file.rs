@@ -76,7 +76,7 @@ pub fn create(path: &Path) -> io::Result<CaptureFile> {
     Err(ErrorKind::ResourceBusy.into())
 }
 
-/// Would [`create`] succeed? Where nothing stands at the path, a file is made and removed.
+/// Checks whether [`create`] would succeed. A file that does not exist is created and removed.
 pub(crate) fn check_path(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(there) => check(there.file_type().into(), there.uid(), there.nlink()),

@@ -127,7 +127,7 @@ pub struct AsyncEvent {
     pub resource: ResourceCode,
     /// Which error.
     pub code: ErrorCode,
-    /// A connection that the other end ended in order: no error of anybody's.
+    /// The peer disconnected in order: logged, but not as an error.
     pub(crate) is_orderly: bool,
 }
 

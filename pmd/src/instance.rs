@@ -340,7 +340,7 @@ impl Drop for Called {
 }
 
 /// Logs the error, unless there are too many; a program without a logger sees it on standard
-/// error. That the peer disconnected is no error, and logged for who asks for more.
+/// error. An orderly disconnect of the peer is logged at level `info`.
 fn default_handler(device: &'static Device, event: &AsyncEvent) {
     if event.is_orderly {
         let level = log::Level::Info;

@@ -68,7 +68,7 @@ impl ViShared {
         Event::on_work_queue(self.index.0, queue == Queue::Receive)
     }
 
-    /// What its regions are held against.
+    /// The tag that its regions must have.
     #[inline]
     pub(crate) fn tag_check(&self) -> TagCheck {
         TagCheck::tag(self.tag.load(Ordering::Relaxed))
@@ -155,7 +155,7 @@ impl ViShared {
     }
 }
 
-/// Why a descriptor cannot be posted, so that its VI breaks.
+/// The reason why a post breaks its VI.
 struct PostFailure {
     code: ErrorCode,
     /// `OP_*` of a status word: what the descriptor was for.
@@ -336,7 +336,7 @@ fn limit_of_post(vi: &ViShared, in_quota: bool) -> ControlError {
     }
 }
 
-/// A descriptor could not be posted: the VI goes to Error, and the program is told.
+/// Moves a VI to the Error state after a failed post, and reports the error.
 #[cold]
 fn break_by_post(vi: &'static ViShared, error: AsyncEvent, in_quota: bool) {
     if error.code == ErrorCode::ViOverrun {

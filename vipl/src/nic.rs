@@ -198,7 +198,7 @@ impl Nic {
     ///
     /// For a NIC of a datapath process it is [`SharedMemory`](crate::SharedMemory), one for each region, which that
     /// process maps; a child after fork(2) sees the same bytes. Where the program may have no more open descriptors it
-    /// is on the heap, as for any other NIC, and the process copies it by system calls.
+    /// is on the heap, as for any other NIC, and the process accesses it by system calls or through a bounce buffer.
     ///
     /// # Errors
     /// [`VipError::InvalidParameter`] for no bytes, [`VipError::ErrorResource`] when the memory or a limit of the NIC

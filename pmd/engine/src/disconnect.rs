@@ -118,8 +118,8 @@ impl Engine {
         self.enter_error(now_ns, vi, Some(reason), AsyncError::ConnectionLost, host);
     }
 
-    /// To the Error state: both queues flushed, the loss reported as `error`, nothing processed
-    /// any more. `told`: why, if the other end must hear of it.
+    /// Moves a VI to the Error state: both queues are flushed, `error` is reported, and no
+    /// descriptor is processed any more. `told`: the reason to send to the peer, if any.
     fn enter_error<H: Host>(
         &mut self,
         now_ns: u64,
@@ -241,7 +241,8 @@ impl Engine {
         Some(ViIndex(at as u32))
     }
 
-    /// The other end left, or went: a connection breaks and tells `loss`, half a one fails with `error`.
+    /// The peer disconnected or was lost: a connection breaks and reports `loss`, a pending request
+    /// fails with `error`.
     pub(crate) fn ended_by_peer<H: Host>(
         &mut self,
         now_ns: u64,

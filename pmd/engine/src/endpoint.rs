@@ -244,7 +244,7 @@ pub(crate) struct RxStream {
     pub(crate) misses: ConnectionMisses,
     /// If what is lost is sent again.
     pub(crate) recovery: Option<Box<RxRecovery>>,
-    /// The last RDMA write without immediate data of which a frame came damaged.
+    /// MSG_ID of the last RDMA write without immediate data that had a frame with a bad CRC.
     pub(crate) damaged_write: Option<u32>,
     pub(crate) deadline_ns: u64,
     pub(crate) timer_set: bool,

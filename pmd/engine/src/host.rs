@@ -65,7 +65,7 @@ pub enum Waiter {
 pub enum AsyncError {
     /// The connection was lost; the VI is in the Error state.
     ConnectionLost,
-    /// The other end disconnected; the VI is in the Error state.
+    /// The peer disconnected; the VI is in the Error state.
     Disconnected,
     /// A message came and no receive descriptor was posted.
     ReceiveQueueEmpty,

@@ -227,9 +227,9 @@ const APPLICATION_METRICS: [ApplicationMetric; 8] = [
     ),
     (
         Kind::Gauge,
-        "application_copied_regions",
-        "Regions that its library copies, since the process does not reach them.",
-        |a| a.copied_regions.into(),
+        "application_bounce_buffer_regions",
+        "Regions with a bounce buffer, since the process cannot reach their memory.",
+        |a| a.bounce_buffer_regions.into(),
     ),
     (
         Kind::Gauge,

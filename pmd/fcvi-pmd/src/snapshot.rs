@@ -195,8 +195,8 @@ pub struct ApplicationInfo {
     pub vis: u32,
     /// Its registered regions.
     pub regions: u32,
-    /// Those that its library copies, since the process does not reach them.
-    pub copied_regions: u32,
+    /// Those with a bounce buffer, since the process cannot reach their memory.
+    pub bounce_buffer_regions: u32,
     /// Their bytes, in whole pages.
     pub registered_bytes: u64,
     /// Descriptors taken from it.

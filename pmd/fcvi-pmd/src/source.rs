@@ -131,7 +131,7 @@ fn application(status: &ApplicationStatus, users: &UserNames) -> ApplicationInfo
         nic: status.nic.clone(),
         vis: status.vis,
         regions: status.regions,
-        copied_regions: status.copied_regions,
+        bounce_buffer_regions: status.bounce_buffer_regions,
         registered_bytes: status.registered_bytes,
         posted: status.posted,
         completed: status.completed,

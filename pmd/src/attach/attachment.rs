@@ -5,7 +5,7 @@ use pmd_port::port::FutexWord;
 use vi_engine::{EndpointState, ViIndex};
 
 use super::arena::{Arena, Completed, Listener, OpCode, Submission, Submitter, Told, ViName};
-use super::copies;
+use super::bounce_buffers;
 use super::link::Link;
 use super::standing::Standing;
 use crate::completion::{Ending, Reports, add_entry, complete_head, lost_descriptor};
@@ -53,12 +53,18 @@ impl ViLocal {
         ] {
             // SAFETY: we run under the turn; the reference ends before the next look.
             while let Some(slot) = unsafe { queue.ahead(*count) } {
-                if what == Submission::Send && shared.device.regions.has_copies() {
+                if what == Submission::Send && shared.device.regions.has_bounce_buffers() {
                     if !submitter.has_room_for(arena, slot) {
                         return false;
                     }
                     // SAFETY: likewise.
-                    unsafe { copies::copy_out(&shared.device.regions, shared.tag_check(), slot) };
+                    unsafe {
+                        bounce_buffers::copy_to_bounce_buffers(
+                            &shared.device.regions,
+                            shared.tag_check(),
+                            slot,
+                        )
+                    };
                 }
                 if !submitter.submit(arena, self.name, what, Some(slot)) {
                     return false;
@@ -418,9 +424,11 @@ impl Attachment {
         if let Some(posting) = device.posting().filter(|_| queue.depth() > 0) {
             posting.complete();
         }
-        if device.regions.has_copies() {
+        if device.regions.has_bounce_buffers() {
             // SAFETY: we run under the turn, and have no reference to a slot.
-            unsafe { copies::copy_in(&device.regions, tag, queue, ending) };
+            unsafe {
+                bounce_buffers::copy_from_bounce_buffers(&device.regions, tag, queue, ending)
+            };
         }
         // SAFETY: we run under the turn, and have no reference to a slot.
         let ended = unsafe { complete_head(queue, &device.regions, tag, ending) };
@@ -490,7 +498,7 @@ impl Attachment {
         self.device.events.push(event);
     }
 
-    /// Regular work: is the process still there? What this program ends itself is no loss.
+    /// Periodic check for the end of the process. Its end while this program closes the NIC is no loss.
     pub(crate) fn upkeep(&mut self) {
         if !self.lost && !self.link.is_ending() && self.link.is_over() {
             self.lose();

@@ -1,8 +1,7 @@
-//! Memory of this program that the datapath process cannot reach: the library copies it to and from memory that both
-//! map ([ADR 0047](../../../docs/adr/0047-memory-that-is-not-reached-is-copied.md)).
+//! Bounce buffers: shared memory in place of registered memory that the datapath process cannot reach ([ADR 0047](../../../docs/adr/0047-bounce-buffers-for-unreachable-memory.md)).
 //!
-//! What is sent is copied when it is submitted, what arrives when it completes. Peers cannot use such memory for RDMA:
-//! nobody would notice when to copy.
+//! Sent data is copied in when its descriptor is submitted, received data is copied out before its descriptor completes.
+//! Peers cannot use such memory for RDMA, since the library cannot detect their accesses.
 
 use crate::completion::Ending;
 use crate::descriptor::{DataSegment, status};
@@ -10,39 +9,39 @@ use crate::memory::table::RegionTable;
 use crate::memory::{Access, TagCheck, copy};
 use crate::queue::{Slot, WorkQueue};
 
-/// Copies what a send or an RDMA write sends, before it is submitted.
+/// Copies the data of a send or an RDMA write to the bounce buffers, before it is submitted.
 ///
 /// # Safety
 /// The caller holds the NIC's turn; the descriptor is posted.
 #[cold]
-pub(super) unsafe fn copy_out(regions: &RegionTable, tag: TagCheck, slot: &Slot) {
+pub(super) unsafe fn copy_to_bounce_buffers(regions: &RegionTable, tag: TagCheck, slot: &Slot) {
     if slot.access() != Access::Read {
         return;
     }
     for segment in slot.data() {
         // SAFETY: the turn, as our caller promises.
-        let there = unsafe { regions.copy_of(segment, tag, Access::Read) };
-        if let Some(there) = there {
-            // SAFETY: both inside a region that was found under this turn, and of its copy.
-            unsafe { copy::between(segment.address, there, segment.length as usize) };
+        let bounce = unsafe { regions.bounce_buffer_of(segment, tag, Access::Read) };
+        if let Some(bounce) = bounce {
+            // SAFETY: both inside a region that was found under this turn, and of its bounce buffer.
+            unsafe { copy::between(segment.address, bounce, segment.length as usize) };
         }
     }
 }
 
-/// Copies what arrived for the receive or RDMA read at the head of a queue, before it is complete.
+/// Copies the data of the receive or RDMA read at the head of a queue from the bounce buffers, before it completes.
 ///
 /// # Safety
 /// The caller holds the NIC's turn, and has no reference to a slot of the queue.
 #[cold]
-pub(super) unsafe fn copy_in(
+pub(super) unsafe fn copy_from_bounce_buffers(
     regions: &RegionTable,
     tag: TagCheck,
     queue: &WorkQueue,
     ending: Ending,
 ) {
     let operation = ending.word & status::OP_MASK;
-    let arrives = operation == status::OP_RECEIVE || operation == status::OP_RDMA_READ;
-    if !arrives || ending.word & status::ERROR_MASK != 0 {
+    let receives = operation == status::OP_RECEIVE || operation == status::OP_RDMA_READ;
+    if !receives || ending.word & status::ERROR_MASK != 0 {
         return;
     }
     // SAFETY: the turn, as our caller promises; the reference ends with this call.
@@ -57,10 +56,10 @@ pub(super) unsafe fn copy_in(
         };
         left_bytes -= segment.length;
         // SAFETY: the turn, as our caller promises.
-        let there = unsafe { regions.copy_of(&segment, tag, Access::Write) };
-        if let Some(there) = there {
-            // SAFETY: as in `copy_out`; the region may be written.
-            unsafe { copy::between(there, segment.address, segment.length as usize) };
+        let bounce = unsafe { regions.bounce_buffer_of(&segment, tag, Access::Write) };
+        if let Some(bounce) = bounce {
+            // SAFETY: as in `copy_to_bounce_buffers`; the region may be written.
+            unsafe { copy::between(bounce, segment.address, segment.length as usize) };
         }
     }
 }

@@ -102,7 +102,7 @@ impl Link {
         while !self.life.is_over() {
             let left = limit.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                // Its end would be a loss again.
+                // From now on the end of the process is a loss again.
                 self.is_ending.store(false, Ordering::SeqCst);
                 return false;
             }

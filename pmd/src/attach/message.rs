@@ -63,8 +63,8 @@ pub(crate) enum Request {
         /// The program may write all pages.
         writable: bool,
         shared_at: Option<u64>,
-        /// The descriptor is of memory that the library copies to and from, in place of the range.
-        is_copy: bool,
+        /// The shared memory is a bounce buffer of the library for the range.
+        is_bounce_buffer: bool,
     },
     Deregister {
         nic: u64,
@@ -239,8 +239,8 @@ pub(crate) enum Reply {
     Rings,
     /// `None`: not known.
     User(Option<u32>),
-    /// To `Register`: why the process cannot reach the memory, which the library may copy.
-    NotReached(String),
+    /// To `Register`: the reason why the process cannot reach the memory. The library can offer a bounce buffer.
+    MemoryUnreachable(String),
 }
 
 /// Which frames an operator wants to see.

@@ -18,7 +18,7 @@
 //! | `message` | control calls and their answers | both |
 //! | `socket` | messages and descriptors over a Unix socket | both |
 //! | `attachment` | the turn of an attached NIC | application |
-//! | `copies` | memory that the process does not reach, copied for it | application |
+//! | `bounce_buffers` | memory that the process cannot reach | application |
 //! | `posting` | how many descriptors it may have posted | application |
 //! | `standing` | at which of its connections a VI is | application |
 //! | `calls` | its control calls | application |
@@ -40,10 +40,10 @@
 
 pub(crate) mod arena;
 pub(crate) mod attachment;
+mod bounce_buffers;
 pub(crate) mod calls;
 pub mod capture;
 pub(crate) mod client;
-mod copies;
 mod cores;
 mod doors;
 mod here;

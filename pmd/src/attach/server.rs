@@ -402,7 +402,7 @@ pub(crate) fn check_socket(path: &Path) -> Result<(), OpenError> {
     let listens = address::listen(path).map(drop);
     for directory in missing {
         if let Err(error) = std::fs::remove_dir(directory) {
-            // Somebody else uses it, or it could not be made.
+            // Another program uses it, or it could not be created.
             log::debug!("{}: {error}", directory.display());
         }
     }

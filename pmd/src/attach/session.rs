@@ -402,13 +402,13 @@ impl Session {
                 settings,
                 writable,
                 shared_at,
-                is_copy,
+                is_bounce_buffer,
             } => {
                 let shared = fds.into_iter().next().zip(shared_at);
                 let shared = shared.map(|(memory, offset_bytes)| SharedRange {
                     memory,
                     offset_bytes,
-                    is_copy,
+                    is_bounce_buffer,
                 });
                 self.register(nic, (address, length_bytes), (&settings, writable), shared)
             }
@@ -517,7 +517,11 @@ impl Session {
             nic: self.config.name.clone(),
             vis: owned.vis.len() as u32,
             regions: owned.regions.len() as u32,
-            copied_regions: owned.regions.values().filter(|r| r.is_copy).count() as u32,
+            bounce_buffer_regions: owned
+                .regions
+                .values()
+                .filter(|r| r.is_bounce_buffer)
+                .count() as u32,
             registered_bytes: owned.other_bytes + file_bytes,
             posted: counter(&self.counters.submitted),
             completed: counter(&self.counters.completed),

@@ -35,16 +35,16 @@ impl Owner {
     }
 }
 
-/// Where the bytes of a region are. Those of this program's own are where their addresses say,
-/// also if the process that serves it sees a copy.
+/// Where the bytes of a region are. Those of this program are at the registered address, also if
+/// the region has a bounce buffer.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// In a file that we mapped.
     Mapped(MappedMemory),
     /// In the application only.
     Foreign(Arc<Client>),
-    /// This program's own, of which the process that serves it sees this copy.
-    Copied(SharedMemory),
+    /// In this program; the datapath process maps this bounce buffer instead.
+    BounceBuffer(SharedMemory),
 }
 
 /// The memory of an application, as it is registered for it.
@@ -72,7 +72,7 @@ impl Place {
                 address: memory.address() + offset_bytes,
                 watch: memory.watch(),
             }),
-            Self::Foreign(_) | Self::Copied(_) => None,
+            Self::Foreign(_) | Self::BounceBuffer(_) => None,
         }
     }
 }

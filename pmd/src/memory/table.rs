@@ -94,8 +94,8 @@ pub(crate) struct RegionTable {
     chunks: Box<[OnceLock<Box<[Entry; CHUNK]>>]>,
     /// Made when the first region of an application comes.
     places: Box<[OnceLock<Box<PlaceChunk>>]>,
-    /// Regions of which the process that serves this program sees a copy.
-    copies: AtomicU32,
+    /// Regions with a bounce buffer.
+    bounce_buffers: AtomicU32,
     control: Mutex<Control>,
     /// A region has gone: partner of whoever adopts one in its place.
     gone: Condvar,
@@ -170,7 +170,7 @@ impl RegionTable {
             places: (0..regions.div_ceil(CHUNK))
                 .map(|_| OnceLock::new())
                 .collect(),
-            copies: AtomicU32::new(0),
+            bounce_buffers: AtomicU32::new(0),
             control: Mutex::new(Control::default()),
             gone: Condvar::new(),
             limits: RegionLimits {
@@ -270,22 +270,22 @@ impl RegionTable {
             Place::Mapped(memory) => (!memory.is_lost())
                 .then(|| Location::Near(memory.address() + (address - view.base))),
             Place::Foreign(client) => Some(Location::Far(client, address)),
-            Place::Copied(_) => Some(Location::Near(address)),
+            Place::BounceBuffer(_) => Some(Location::Near(address)),
         }
     }
 
-    /// Are there regions of which the process sees a copy?
+    /// Do any regions have a bounce buffer?
     #[inline]
-    pub(crate) fn has_copies(&self) -> bool {
-        // Relaxed: who posts memory has registered it before.
-        self.copies.load(Ordering::Relaxed) != 0
+    pub(crate) fn has_bounce_buffers(&self) -> bool {
+        // Relaxed: memory is registered before it is posted.
+        self.bounce_buffers.load(Ordering::Relaxed) != 0
     }
 
-    /// Where the copy of a segment is, if it may be used so and the process sees a copy of it.
+    /// Address of a segment in the bounce buffer of its region, if it has one and may be used so.
     ///
     /// # Safety
     /// The caller holds the NIC's turn for as long as it uses the address.
-    pub(crate) unsafe fn copy_of(
+    pub(crate) unsafe fn bounce_buffer_of(
         &self,
         segment: &DataSegment,
         tag: TagCheck,
@@ -298,7 +298,7 @@ impl RegionTable {
         }
         // SAFETY: passed on from our caller, who has found the region.
         match unsafe { self.place(segment.handle) }? {
-            Place::Copied(copy) => {
+            Place::BounceBuffer(copy) => {
                 let base = copy.address().as_ptr().expose_provenance() as u64;
                 Some(base + (segment.address - view.base))
             }

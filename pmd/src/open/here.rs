@@ -16,10 +16,10 @@ use crate::vitcp;
 /// No connection is made whose lines it would limit.
 static UNUSED_LIMITER: LogLimiter = LogLimiter::new(1);
 
-/// What would be in the way of using a file.
+/// A check of a file.
 type Look = fn(&Path) -> io::Result<()>;
 
-/// Is it a file that can be read?
+/// Checks that it is a file that can be read.
 fn check_readable(path: &Path) -> io::Result<()> {
     if fs::File::open(path)?.metadata()?.is_file() {
         Ok(())

@@ -62,7 +62,7 @@ pub(super) fn warn_of_heap() {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
         log::warn!(
-            "memory cannot be shared with the datapath process, which copies it by system calls: \
+            "memory cannot be shared with the datapath process, and is copied once more: \
              see the limit of open descriptors (ulimit -n) and of memory"
         );
     });

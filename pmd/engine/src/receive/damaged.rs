@@ -1,5 +1,5 @@
-//! Frames whose CRC is wrong. Nothing is taken from them; but if an RDMA write then fails for want of the frame, its
-//! target is told that data was damaged, not that it ended early (VIPL 3.8.1).
+//! Frames with a bad CRC. They are dropped; if an RDMA write is then incomplete, the error is RDMAW_DATA instead of
+//! RDMAW_ABORT (VIPL 3.8.1).
 
 use fcvi_frame::flags::message_request;
 use fcvi_frame::frame::FrameView;
@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::host::AsyncError;
 
 impl Engine {
-    /// Remembers which RDMA write a damaged frame seems to be of. It decides nothing but which error a failure is.
+    /// Records the RDMA write that a frame with a bad CRC names. It selects the code of an error, nothing else.
     #[cold]
     pub(super) fn note_damaged(&mut self, bytes: &[u8]) {
         let Ok(frame) = FrameView::parse_damaged(bytes) else {

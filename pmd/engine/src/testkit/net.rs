@@ -577,7 +577,7 @@ pub(crate) fn without_partial_data(log: Vec<Event>) -> Vec<Event> {
     log.into_iter().map(clean).collect()
 }
 
-/// What a consumer sees of a peer that disconnects, on a VI whose queues are empty.
+/// Events of a VI with empty queues whose peer disconnects.
 pub(crate) fn left() -> Vec<Event> {
     vec![
         Event::State(EndpointState::Error),

@@ -84,7 +84,7 @@ fn applications(step: Step) -> Vec<ApplicationInfo> {
             nic: "rail0".into(),
             vis: 2,
             regions: 3,
-            copied_regions: 1,
+            bounce_buffer_regions: 1,
             registered_bytes: 5 << 20,
             posted: step.total(1000, 900),
             completed: step.total(990, 900),

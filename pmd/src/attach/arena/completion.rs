@@ -19,8 +19,8 @@ pub(crate) enum Told {
     },
 }
 
-/// The operation of an error descriptor, and above it in the word whether the other end ended the
-/// connection in order (one bit), and the number of disconnects of the VI before the error.
+/// The operation code of an asynchronous error, in one word with the number of disconnects of the VI
+/// before the error (bits 16 to 31), and whether the peer disconnected in order (bit 15).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OpCode {
     pub(crate) op_code: u32,

@@ -21,7 +21,7 @@ fn remote_settings(device: &Device, settings: &MemSettings) -> Outcome<MemSettin
     })
 }
 
-/// Registers memory: here, so that descriptors in it can be read, and over there.
+/// Registers memory in the library, so that descriptors in it can be read, and in the process.
 ///
 /// # Safety
 /// As for [`crate::nic::register`].
@@ -37,37 +37,39 @@ pub(crate) unsafe fn register(
     // Of whole pages, as it is registered.
     let (fd, shared_at) = offer(device, address, length_bytes)?;
     let settings_there = remote_settings(device, settings)?;
-    let request = |shared_at, is_copy| Request::Register {
+    let request = |shared_at, is_bounce_buffer| Request::Register {
         nic: remote,
         address,
         length_bytes,
         settings: settings_there,
         writable,
         shared_at,
-        is_copy,
+        is_bounce_buffer,
     };
-    let (answer, copy) = match ask(device, &request(shared_at, false), fd)? {
-        Reply::NotReached(why) => {
-            let copy = copy_for(device, (address, length_bytes), settings, &why)?;
-            let (at, bytes) = (copy.address().as_ptr(), copy.len_bytes() as u64);
+    let (answer, bounce_buffer) = match ask(device, &request(shared_at, false), fd)? {
+        Reply::MemoryUnreachable(why) => {
+            let buffer = bounce_buffer(device, (address, length_bytes), settings, &why)?;
+            let (at, bytes) = (buffer.address().as_ptr(), buffer.len_bytes() as u64);
             let (fd, shared_at) = offer(device, at.expose_provenance() as u64, bytes)?;
             let answer = ask(device, &request(shared_at, true), fd)?;
-            (answer, Some(Arc::new(Place::Copied(copy))))
+            (answer, Some(Arc::new(Place::BounceBuffer(buffer))))
         }
         answer => (answer, None),
     };
     let Reply::Region(region) = answer else {
         return Err(ResourceError::ProcessAnswer.into());
     };
-    // Once more, where whoever closes the opening or ends the tag finds the region, or is found.
+    // Checked again under the lock: the opening may be closed or the tag destroyed meanwhile.
     let admit = || {
         remote_nic(device, nic)?;
         attributes::check_region(device, settings)
     };
     let range = (address, length_bytes);
-    // Kept until no lock is held: who frees shared memory tells the process.
-    let kept = copy.clone();
-    let adopted = device.regions.adopt(nic, region, range, copy, admit);
+    // Freed outside of the lock: freeing shared memory notifies the process.
+    let kept = bounce_buffer.clone();
+    let adopted = device
+        .regions
+        .adopt(nic, region, range, bounce_buffer, admit);
     drop(kept);
     match adopted {
         Ok(()) => Ok(region),
@@ -83,7 +85,7 @@ pub(crate) unsafe fn register(
     }
 }
 
-/// A descriptor of the shared memory that a range is in, and where it begins there; none if it is in none.
+/// A file descriptor of the shared memory that contains a range, and the offset of the range; none for private memory.
 fn offer(
     device: &'static Device,
     address: u64,
@@ -103,35 +105,33 @@ fn offer(
     Ok((Some(offered.memory), Some(offered.offset_bytes)))
 }
 
-/// Memory for a copy of a range that the process does not reach. `why` not, is logged once.
-fn copy_for(
+/// Allocates the bounce buffer of a range that the process cannot reach. The reason is logged once.
+fn bounce_buffer(
     device: &'static Device,
     (address, length_bytes): (u64, u64),
     settings: &MemSettings,
-    why: &str,
+    reason: &str,
 ) -> Outcome<SharedMemory> {
     if settings.rdma_write || settings.rdma_read {
-        return Err(refuse_rdma(why));
+        return Err(refuse_rdma(reason));
     }
-    static TOLD: Once = Once::new();
-    TOLD.call_once(|| {
+    static LOGGED: Once = Once::new();
+    LOGGED.call_once(|| {
         log::warn!(
-            "NIC {}: registered memory is copied, once for each message: {why}; memory of \
-             viaduct_alloc is not",
+            "NIC {}: bounce buffers are used, with one more copy for each message: {reason}; \
+             memory of viaduct_alloc needs none",
             device.config.name
         );
     });
     let (base, end) = page_range(address, length_bytes).ok_or(ControlError::InvalidParameter)?;
-    let copy = SharedMemory::allocate((end - base) as usize);
-    copy.map_err(|error| ResourceError::offer(&error).into())
+    let buffer = SharedMemory::allocate((end - base) as usize);
+    buffer.map_err(|error| ResourceError::offer(&error).into())
 }
 
-/// Peers would read and write the copy, and nobody would notice.
+/// RDMA of peers would access the bounce buffer, which the library cannot detect.
 #[cold]
-fn refuse_rdma(why: &str) -> ControlError {
-    log::error!(
-        "datapath process: memory for RDMA of peers cannot be copied: use memory of viaduct_alloc: {why}"
-    );
+fn refuse_rdma(reason: &str) -> ControlError {
+    log::error!("memory with EnableRdmaWrite or EnableRdmaRead must be of viaduct_alloc: {reason}");
     ResourceError::ProcessRefused.into()
 }
 
@@ -141,7 +141,7 @@ pub(crate) fn deregister(
     address: u64,
     region: u32,
 ) -> Outcome<()> {
-    // Over there first: as long as it is registered there, the handle is nobody else's here.
+    // In the process first: while it is registered there, the handle is not assigned again.
     let request = Request::Deregister {
         nic: remote_nic(device, nic)?,
         address,
@@ -177,10 +177,8 @@ pub(crate) fn set_region(
         return Err(ControlError::InvalidParameter);
     }
     attributes::check_region(device, settings)?;
-    if (settings.rdma_write || settings.rdma_read) && device.regions.is_copied(region) {
-        return Err(refuse_rdma(
-            "the datapath process does not reach this region",
-        ));
+    if (settings.rdma_write || settings.rdma_read) && device.regions.has_bounce_buffer(region) {
+        return Err(refuse_rdma("the datapath process cannot reach this region"));
     }
     let request = Request::SetRegion {
         nic: remote_nic(device, nic)?,

@@ -74,8 +74,8 @@ pub struct ApplicationStatus {
     pub vis: u32,
     /// Registered regions.
     pub regions: u32,
-    /// Those of them that its library copies.
-    pub copied_regions: u32,
+    /// Those of them with a bounce buffer.
+    pub bounce_buffer_regions: u32,
     /// Registered bytes.
     pub registered_bytes: u64,
     /// Descriptors submitted since it attached.

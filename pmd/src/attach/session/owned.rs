@@ -36,8 +36,8 @@ pub(super) struct Region {
     pub(super) address: u64,
     /// Of whole pages; 0 for one in a file that is mapped, which is charged as a whole.
     pub(super) bytes: u64,
-    /// Its library copies to and from the file that it is in.
-    pub(super) is_copy: bool,
+    /// The file is a bounce buffer of the library.
+    pub(super) is_bounce_buffer: bool,
     /// The file that it is in.
     #[allow(dead_code, reason = "charged until dropped")]
     pub(super) file: Option<FileUse>,
@@ -205,7 +205,7 @@ mod tests {
             nic: 1,
             address: 0x1000,
             bytes,
-            is_copy: false,
+            is_bounce_buffer: false,
             file: None,
         }
     }

@@ -33,8 +33,8 @@ pub(super) struct SharedRange {
     pub(super) memory: OwnedFd,
     /// Where the range begins.
     pub(super) offset_bytes: u64,
-    /// The library copies to and from it, in place of the registered range.
-    pub(super) is_copy: bool,
+    /// It is a bounce buffer of the library for the registered range.
+    pub(super) is_bounce_buffer: bool,
 }
 
 /// Logs once that the process has no mappings left; the application is always notified.
@@ -60,8 +60,10 @@ impl Session {
         let bytes = end - base;
         self.owned().expect_region(&self.quota)?;
         let range = (address, length_bytes);
-        let is_copy = shared.as_ref().is_some_and(|shared| shared.is_copy);
-        if is_copy && (attributes.0.rdma_write || attributes.0.rdma_read) {
+        let is_bounce_buffer = shared
+            .as_ref()
+            .is_some_and(|shared| shared.is_bounce_buffer);
+        if is_bounce_buffer && (attributes.0.rdma_write || attributes.0.rdma_read) {
             return Err(ControlError::InvalidParameter);
         }
         let reached = match shared {
@@ -84,7 +86,7 @@ impl Session {
             nic,
             address,
             bytes,
-            is_copy,
+            is_bounce_buffer,
             file,
         };
         let (made, unused) = self.owned().have_region(entered, at);
@@ -104,7 +106,7 @@ impl Session {
         SharedRange {
             memory,
             offset_bytes,
-            is_copy,
+            is_bounce_buffer,
         }: SharedRange,
         bytes: u64,
         range: (u64, u64),
@@ -130,11 +132,11 @@ impl Session {
             Err(error) => error,
         };
         log_once(&error);
-        if is_copy || !error.leaves_system_calls() {
+        if is_bounce_buffer || !error.leaves_system_calls() {
             return Err(Reply::Refused(error.to_string()));
         }
         let reached = self.reach(range, bytes).map_err(|reply| match reply {
-            Reply::NotReached(also) => Reply::NotReached(format!("{error}; {also}")),
+            Reply::MemoryUnreachable(also) => Reply::MemoryUnreachable(format!("{error}; {also}")),
             reply => reply,
         })?;
         let (name, pid) = (&self.config.name, self.peer.pid);
@@ -160,7 +162,7 @@ impl Session {
             }),
             Err(why) => {
                 self.owned().give_up(bytes);
-                Err(Reply::NotReached(why))
+                Err(Reply::MemoryUnreachable(why))
             }
         }
     }
@@ -197,14 +199,14 @@ impl Session {
     fn foreign(&self, address: u64, length_bytes: u64) -> Result<Arc<Client>, String> {
         if !self.foreign_memory {
             return Err(
-                "private memory is not reached (foreign_memory = false in [process])".to_owned(),
+                "private memory is not accessed (foreign_memory = false in [process])".to_owned(),
             );
         }
         // The kernel asks whose the process is now, which may run another program than the one that
         // attached; whose the calls are, it does not.
         if self.peer.uid != geteuid().as_raw() {
             return Err(format!(
-                "private memory is reached only in programs of the user of fcvi-pmd, and user \
+                "private memory is accessed only in programs of the user of fcvi-pmd, and user \
                  {} is another one",
                 self.peer.uid
             ));

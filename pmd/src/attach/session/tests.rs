@@ -197,7 +197,7 @@ fn pages_that_the_application_may_not_write_are_not_written() {
             settings,
             writable,
             shared_at: Some(0),
-            is_copy: false,
+            is_bounce_buffer: false,
         };
         let registered = application.answer(request, vec![filled_file(PAGE_BYTES)]);
         let Ok(Reply::Region(region)) = registered else {
@@ -282,11 +282,13 @@ fn private_memory_is_registered_by_programs_of_the_processs_own_user_only() {
             },
             shared_at: None,
             writable: true,
-            is_copy: false,
+            is_bounce_buffer: false,
         };
         match application.answer(register, Vec::new()).unwrap() {
             Reply::Region(_) if !other => {}
-            Reply::NotReached(why) if other => assert!(why.contains("is another one"), "{why}"),
+            Reply::MemoryUnreachable(why) if other => {
+                assert!(why.contains("is another one"), "{why}")
+            }
             reply => panic!("{reply:?}"),
         }
         application.end();
@@ -404,7 +406,7 @@ fn calls_at_once_make_no_more_than_the_application_may_have() {
                     },
                     writable: true,
                     shared_at: Some(0),
-                    is_copy: false,
+                    is_bounce_buffer: false,
                 };
                 let made = application.answer(region, vec![filled_file(PAGE_BYTES)]);
                 regions += usize::from(made.is_ok());

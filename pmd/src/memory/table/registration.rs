@@ -119,8 +119,8 @@ impl RegionTable {
         Ok(handle)
     }
 
-    /// Puts a range under a handle that the process gave which serves this program, and of which it
-    /// may see a copy; as [`Self::register`] else. Another region may have its place still: it ended over there, and
+    /// Registers a range under a handle that the datapath process assigned, with its bounce buffer
+    /// if it has one; otherwise as [`Self::register`]. Another region may have its place still: it ended over there, and
     /// the thread that ended it is about to end it here. So the caller holds nothing that this
     /// one needs, the NIC's turn above all.
     ///
@@ -132,7 +132,7 @@ impl RegionTable {
         instance: u64,
         handle: u32,
         (address, length_bytes): (u64, u64),
-        copy: Option<Arc<Place>>,
+        bounce_buffer: Option<Arc<Place>>,
         admit: impl FnOnce() -> Result<RegionAttributes, E>,
     ) -> Result<(), E> {
         let span = self.span(address, length_bytes)?;
@@ -146,7 +146,7 @@ impl RegionTable {
         }
         self.lock_control().reserve(span.bytes(), &self.limits)?;
         let prepared = self.prepare(span).map(|prepared| Prepared {
-            place: copy,
+            place: bounce_buffer,
             ..prepared
         });
         let is_leaving = |control: &mut Control| control.is_taken(handle) && !control.has(handle);
@@ -293,8 +293,8 @@ impl RegionTable {
             place: region.place,
         };
         if let Some(place) = &entry.place {
-            if matches!(**place, Place::Copied(_)) {
-                self.copies.fetch_add(1, Ordering::Relaxed);
+            if matches!(**place, Place::BounceBuffer(_)) {
+                self.bounce_buffers.fetch_add(1, Ordering::Relaxed);
             }
             self.set_place(index, Arc::as_ptr(place).cast_mut());
         }
@@ -362,8 +362,8 @@ impl RegionTable {
         }
         let place = gone.place.take();
         if let Some(place) = &place {
-            if matches!(**place, Place::Copied(_)) {
-                self.copies.fetch_sub(1, Ordering::Relaxed);
+            if matches!(**place, Place::BounceBuffer(_)) {
+                self.bounce_buffers.fetch_sub(1, Ordering::Relaxed);
             }
             self.set_place(index, core::ptr::null_mut());
         }
@@ -469,12 +469,13 @@ impl RegionTable {
         !used
     }
 
-    /// Does the process see a copy of this region?
-    pub(crate) fn is_copied(&self, handle: u32) -> bool {
+    /// Does this region have a bounce buffer?
+    pub(crate) fn has_bounce_buffer(&self, handle: u32) -> bool {
         let control = self.lock_control();
         let entry = control.entries.get((handle & 0xFFFF) as usize);
         control.has(handle)
-            && entry.is_some_and(|entry| matches!(entry.place.as_deref(), Some(Place::Copied(_))))
+            && entry
+                .is_some_and(|entry| matches!(entry.place.as_deref(), Some(Place::BounceBuffer(_))))
     }
 
     pub(crate) fn usage(&self) -> RegionUsage {

@@ -24,7 +24,7 @@ pub(crate) const NEVER: &[Never] = &[
     Never("VipConnectReject", "ERROR_RESOURCE", ONLY_LOCAL),
     Never("VipConnectReject", "NOT_REACHABLE", "whether the answer arrives makes no difference here: there is no connection"),
     Never("VipDisconnect", "ERROR_RESOURCE", ONLY_LOCAL),
-    Never("VipDisconnect", "NOT_REACHABLE", "the VI is Idle at once; the other end is told as often as it takes, without the caller"),
+    Never("VipDisconnect", "NOT_REACHABLE", "the VI is Idle at once; the peer is notified after the call returns, with retransmission"),
     Never("VipConnectPeerRequest", "ERROR_RESOURCE", "the VI holds what a request needs; without memory: tests/limits.rs; a name that another user of a datapath process has: e2e/tests/attached_users.rs"),
     Never("VipConnectPeerDone", "INVALID_QOS", NO_QOS),
     Never("VipConnectPeerDone", "ERROR_RESOURCE", PEERS_HAVE_ROOM),

@@ -145,7 +145,7 @@ fn frame_missing_in_write_rr() {
     case.breaks(&[FAILED], &[aborted]);
 }
 
-/// What the target hears of a write of which one frame is damaged; the writer hears the same as when it is missing.
+/// One frame of a write has a bad CRC: RDMAW_DATA at the target; at the writer as for a missing frame.
 #[test]
 fn frame_damaged_in_write_ud() {
     frame_spoiled(UD, true, 1, None, damaged).goes_on(&[sent(0, 6000)], &[]);
@@ -159,7 +159,7 @@ fn frame_damaged_in_write(level: Level, writer: &[Event]) {
     let mut case = frame_spoiled(level, true, 2, None, damaged);
     case.net.advance(2 * S);
     case.breaks(writer, &[data()]);
-    // With immediate data the receive descriptor tells it.
+    // With immediate data the receive descriptor reports it.
     let failed = remote_write_failed(0, INCOMPLETE);
     frame_spoiled(level, true, 1, Some(1), damaged).breaks(writer, &[failed]);
 }

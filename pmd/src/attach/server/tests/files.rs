@@ -107,7 +107,7 @@ fn freed_file_is_unmapped_by_a_message_of_the_process_that_offered_it() {
         },
         writable: true,
         shared_at: Some(0),
-        is_copy: false,
+        is_bounce_buffer: false,
     };
     let fd = file.as_raw_fd();
     call.send(&register, &[fd]).unwrap();

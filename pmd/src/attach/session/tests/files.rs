@@ -37,7 +37,7 @@ impl Registrar {
             },
             writable: true,
             shared_at: Some(page * PAGE_BYTES),
-            is_copy: false,
+            is_bounce_buffer: false,
         };
         let answer = self
             .application
@@ -54,7 +54,7 @@ impl Registrar {
 
     fn refusal(&self, fd: &OwnedFd, page: u64, pages: u64) -> String {
         match self.register(fd, page, pages) {
-            Reply::Refused(why) | Reply::NotReached(why) => why,
+            Reply::Refused(why) | Reply::MemoryUnreachable(why) => why,
             other => panic!("not refused: {other:?}"),
         }
     }
@@ -216,7 +216,7 @@ fn file_that_another_process_sealed_is_reached_by_system_calls_if_it_may_be() {
         },
         writable: true,
         shared_at: Some(0),
-        is_copy: false,
+        is_bounce_buffer: false,
     };
     let register = request(pages.as_ptr() as u64);
     let registered = with.application.answer(register, vec![file]);

@@ -99,7 +99,7 @@ fn nic_that_is_being_closed_reports_no_lost_process() {
     let device = device_of(RawHandle::unpack(nic).device).unwrap();
     let remote = device.instances.remote(nic).unwrap();
     close(device, remote, true, Duration::from_secs(20)).unwrap();
-    // Somebody looks after the NIC before it goes down.
+    // The periodic check runs before the NIC is down.
     device.hold().as_mut().unwrap().upkeep();
     assert_eq!(device.events.waiting(), []);
     nic::close(nic).unwrap();
