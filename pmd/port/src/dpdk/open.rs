@@ -22,6 +22,7 @@ use crate::af_packet::{
     ETHERNET_HEADER_BYTES, MIN_MTU_BYTES, find_interface, frame_bytes, open_socket,
 };
 use crate::af_xdp::bpf::Link;
+use crate::descriptor_number::Placeholders;
 use crate::mbuf::BURST;
 use crate::port::{Capabilities, MacBytes, WakeSource};
 
@@ -242,6 +243,7 @@ impl DpdkPort {
     /// Each reason has its own [`DpdkError`], whose text says what to do.
     pub fn open(config: DpdkConfig) -> Result<Self, DpdkError> {
         config.check()?;
+        let _placeholders = Placeholders::new();
         let eal = Eal::get(&config.eal)?;
         let start = Instant::now();
         // The kernel forgets late who had a queue.
