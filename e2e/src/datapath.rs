@@ -1,5 +1,7 @@
 //! A datapath process, `fcvi-pmd run`, and the configuration by which programs find it.
 
+use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -8,7 +10,7 @@ use serde_json::Value;
 
 use crate::installation::built;
 use crate::nics::NicText;
-use crate::process::{Ended, PATIENCE, Running, command, succeed};
+use crate::process::{Ended, PATIENCE, Running, as_user, command, succeed};
 use crate::scratch::Scratch;
 
 /// Longer than a process takes to its end under valgrind, on a busy machine.
@@ -37,6 +39,28 @@ impl DatapathProcess {
     ) -> Self {
         let config = scratch.write("pmd.toml", &Self::text(scratch, process, nics));
         Self::start_from(&config, run)
+    }
+
+    /// Starts it as another user, to whom the directories of the test are given: that of its configuration and socket,
+    /// and that of shared memory.
+    ///
+    /// # Panics
+    /// The files cannot be prepared, or it does not start.
+    pub fn start_as(
+        user: u32,
+        (files, segment): (&Scratch, &Scratch),
+        process: &str,
+        nics: &NicText,
+    ) -> Self {
+        for directory in [files, segment] {
+            chown(directory.path(), Some(user), Some(user)).expect("a directory of the test");
+        }
+        Self::start(files, process, nics, |program| {
+            // Where this user may run it.
+            let copy = files.file("fcvi-pmd");
+            fs::copy(program, &copy).expect("room for a program");
+            as_user(user, &copy)
+        })
     }
 
     /// Starts it from a configuration that is there.

@@ -136,7 +136,7 @@ fn connection_without_memory_for_its_ring_fails_at_once_and_says_why() {
     assert_says(
         &said,
         &[
-            "no memory for the ring",
+            "the ring to or from another program",
             "No space left on device",
             "0 MiB in all",
             "directory",

@@ -1,8 +1,6 @@
 //! A datapath process that runs as a dedicated user, as the shipped unit does, and C programs of two other users with
 //! buffers on the heap.
 
-use std::fs;
-use std::os::unix::fs::chown;
 use std::time::Instant;
 
 use e2e::datapath::DatapathProcess;
@@ -29,19 +27,10 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
     let (files, segment) = (Scratch::new("unit"), Scratch::in_memory("unit"));
     let keys = format!("idle = \"hybrid\"\nusers = [{SERVER}, {CLIENT}]");
     let nics = NicText::shm(segment.path());
-    let config = files.write("pmd.toml", &DatapathProcess::text(&files, &keys, &nics));
-    for directory in [&files, &segment] {
-        chown(directory.path(), Some(UNIT), Some(UNIT)).expect("a directory of the test");
-    }
-    let process = DatapathProcess::start_from(&config, |program| {
-        // Where this user may run it.
-        let copy = files.file("fcvi-pmd");
-        fs::copy(program, &copy).expect("room for a program");
-        as_user(UNIT, &copy)
-    });
+    let process = DatapathProcess::start_as(UNIT, (&files, &segment), &keys, &nics);
     let program = |user, name| {
         let mut command = as_user(user, installation.program(name));
-        command.env("VIADUCT_CONFIG", &config);
+        command.env("VIADUCT_CONFIG", process.config());
         command
     };
     let clients = || program(CLIENT, "EchoClient");

@@ -48,7 +48,10 @@ pub enum ResourceError {
 impl ResourceError {
     /// A thread could not be started.
     pub(crate) fn thread(error: &std::io::Error) -> Self {
-        Self::Thread(error.raw_os_error().unwrap_or(libc::EIO))
+        match error.raw_os_error() {
+            Some(libc::ENOMEM) => Self::OutOfMemory,
+            number => Self::Thread(number.unwrap_or(libc::EIO)),
+        }
     }
 
     /// Memory could not be offered to the datapath process.
@@ -230,8 +233,9 @@ impl fmt::Display for ResourceError {
             Self::OutOfMemory => "no memory or address space is left; look at RLIMIT_AS",
             Self::NicFailed => "the NIC has failed: close all its handles and open it again",
             Self::Listen => {
-                "the NIC cannot listen at its TCP address: another program does, or the address \
-                 is not one of this host"
+                "the NIC cannot listen at its TCP address: another program does, the address is not \
+                 one of this host, or descriptors or memory are short; the log of the program or \
+                 datapath process that has the NIC says which"
             }
             Self::Lookups => "too many hosts are being looked for; ask again later",
             Self::Connection => {

@@ -96,6 +96,17 @@ pub(crate) fn is_over(process: &OwnedFd) -> bool {
 /// # Errors
 /// What getrlimit(2) and setrlimit(2) say.
 pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
+    let mut limit = descriptor_limit()?;
+    let before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: a structure of this frame is read.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((before, limit.rlim_cur))
+}
+
+fn descriptor_limit() -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
@@ -104,13 +115,17 @@ pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    let before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: a structure of this frame is read.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok((before, limit.rlim_cur))
+    Ok(limit)
+}
+
+/// The soft limit on descriptors of this process.
+pub(crate) fn soft_descriptor_limit() -> io::Result<u64> {
+    descriptor_limit().map(|limit| limit.rlim_cur)
+}
+
+/// Does a call fail because this process, or the system, has no descriptor left?
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 mod wakeup;

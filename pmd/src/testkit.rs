@@ -14,6 +14,9 @@ pub(crate) fn lingering() -> (OwnedFd, TcpStream) {
         .unwrap();
     let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (peer, _) = listener.accept().unwrap();
+    // Little in all, so that a peer that reads is soon done.
+    let room = socket2::SockRef::from(&near);
+    room.set_send_buffer_size(1 << 14).unwrap();
     near.set_nonblocking(true).unwrap();
     while near.write(&[0; 1 << 16]).is_ok() {}
     near.set_nonblocking(false).unwrap();

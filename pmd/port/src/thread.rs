@@ -37,13 +37,29 @@ pub fn has_memory(bytes: usize, mappings: usize) -> bool {
 /// # Errors
 /// ENOMEM: there is no memory for a thread. EAGAIN: a limit on threads is reached.
 pub fn start(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    start_from(Builder::new().name(name), run)
+}
+
+/// As [`start`], with a stack of so many bytes.
+///
+/// # Errors
+/// As of [`start`].
+pub fn start_with_stack(
+    name: String,
+    stack_bytes: usize,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
+    start_from(Builder::new().name(name).stack_size(stack_bytes), run)
+}
+
+fn start_from(builder: Builder, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     if !has_memory(THREAD_BYTES, THREAD_MAPPINGS) {
         return Err(io::Error::from_raw_os_error(libc::ENOMEM));
     }
     let begun = Arc::new(Barrier::new(2));
     let thread = {
         let begun = Arc::clone(&begun);
-        Builder::new().name(name).spawn(move || {
+        builder.spawn(move || {
             begun.wait();
             run();
         })?

@@ -82,8 +82,7 @@ impl Capture {
             version: VERSION,
             order,
         };
-        socket.send(&request, &[]).map_err(failed)?;
-        let answer = socket.receive::<Reply>().map_err(failed)?;
+        let answer = socket.begin::<Reply>(&request).map_err(failed)?;
         let (nic, shortcut, fds) = match answer {
             Some((Reply::Capturing { nic, shortcut }, fds)) => (nic, shortcut, fds),
             Some((Reply::Refused(why), _)) => return Err(OpenError::new(why)),

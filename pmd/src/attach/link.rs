@@ -136,8 +136,7 @@ impl Link {
             version: VERSION,
             key: self.key,
         };
-        socket.send(&join, &[])?;
-        match socket.receive::<Reply>()? {
+        match socket.begin::<Reply>(&join)? {
             Some((Reply::Done, _)) => Ok(socket),
             Some((Reply::Refused(why), _)) => Err(Gone::Refused(why)),
             Some(_) | None => Err(Gone::Silent),

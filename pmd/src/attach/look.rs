@@ -20,10 +20,10 @@ pub fn look(path: &Path) -> io::Result<Vec<u8>> {
     let socket = Socket::connect(path)?;
     listener::verify(&socket, path)?;
     socket.set_patience(Some(PATIENCE))?;
-    socket.send(&Request::Look { version: VERSION }, &[])?;
+    let mut answer = socket.begin::<Reply>(&Request::Look { version: VERSION })?;
     let mut all = Vec::new();
     loop {
-        match socket.receive::<Reply>()? {
+        match answer {
             Some((Reply::Part(part, last), _)) => {
                 all.extend(part);
                 if last {
@@ -35,5 +35,6 @@ pub fn look(path: &Path) -> io::Result<Vec<u8>> {
             }
             Some(_) | None => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
+        answer = socket.receive()?;
     }
 }

@@ -1,5 +1,7 @@
 //! Attaching to a datapath process: what opening a NIC is when the process has it.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +68,7 @@ pub(crate) fn attach(path: &Path, name: &str) -> Result<Attached, OpenError> {
              open the NIC by a configuration without [process]"
         )));
     }
-    let failed = |error: std::io::Error| OpenError::new(format!("fcvi-pmd at {at}: {error}"));
+    let failed = |error: io::Error| OpenError::new(format!("fcvi-pmd at {at}: {error}"));
     let life = Socket::connect(path).map_err(|error| {
         OpenError::new(format!(
             "no datapath process at {at} ({error}): start it with fcvi-pmd run --config FILE, \
@@ -80,25 +82,24 @@ pub(crate) fn attach(path: &Path, name: &str) -> Result<Attached, OpenError> {
         version: VERSION,
         device: name.to_owned(),
     };
-    life.send(&attach, &[]).map_err(failed)?;
     let other = || {
         OpenError::new(format!(
             "what listens at {at} is not a datapath process of this release"
         ))
     };
-    let answer = || match life.receive::<Reply>().map_err(failed)? {
+    let answer = |answer: io::Result<Option<(Reply, Vec<OwnedFd>)>>| match answer.map_err(failed)? {
         Some((Reply::Refused(why), _)) => Err(OpenError::new(why)),
         Some((Reply::UnknownNic(why), _)) => Err(OpenError::unknown_name(why)),
         answer => answer.ok_or_else(other),
     };
-    let (Reply::Rings, fds) = answer()? else {
+    let (Reply::Rings, fds) = answer(life.begin(&attach))? else {
         return Err(other());
     };
     let [arena, wakeup] =
-        <[_; 2]>::try_from(fds).map_err(|_| failed(std::io::Error::other("no arena came")))?;
+        <[_; 2]>::try_from(fds).map_err(|_| failed(io::Error::other("no arena came")))?;
     let arena = Arena::open(arena).map_err(failed)?;
     life.send(&Request::RingsMapped, &[]).map_err(failed)?;
-    let (Reply::Attached { key, nic }, _) = answer()? else {
+    let (Reply::Attached { key, nic }, _) = answer(life.receive())? else {
         return Err(other());
     };
     let description = nic;

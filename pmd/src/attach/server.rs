@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::unistd::geteuid;
+use pmd_port::thread;
 
 use super::cores::Core;
 use super::doors::{self, Doors, InDoor, MostPending, Paces};
@@ -23,6 +24,7 @@ use crate::device::{self, Device};
 use crate::memory::mapped::FileId;
 use crate::nic;
 use crate::open::OpenError;
+use crate::resource_error::ResourceError;
 use crate::sync::{AtomicBool, Ordering};
 use crate::sys;
 use address::Address;
@@ -40,6 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Operators of one user are answered so often in a second, on average: each answer takes turns
 /// of the pollers.
 const LOOKS_PER_SECOND: u32 = 50;
+/// Stack of a thread that serves an application.
+const STACK_BYTES: usize = 256 * 1024;
 
 /// Applications that are attached, by the keys of their conversations.
 type Sessions = HashMap<[u8; 16], Arc<Session>>;
@@ -55,6 +59,9 @@ struct Served {
 
 /// What an operator's question is answered with.
 type Look = dyn Fn(&Server) -> Vec<u8> + Send + Sync;
+
+/// What a thread of the process runs.
+type Run = dyn FnOnce(&Arc<Server>) + Send;
 
 /// A datapath process that runs.
 pub struct Server {
@@ -104,7 +111,9 @@ impl Server {
         doors::say_at_most(process.max_log_lines_per_second);
         sys::without_signals(pmd_port::release::start)
             .map_err(|e| OpenError::new(format!("cannot start a thread: {e}")))?;
-        let files = MappedFiles::new().map_err(|e| OpenError::new(format!("eventfd: {e}")))?;
+        let no_event = |e| OpenError::new(format!("eventfd: {e}"));
+        let files = MappedFiles::new().map_err(no_event)?;
+        let spare = sys::Event::new().map_err(no_event)?;
         let (listener, address) = address::listen(&process.socket)?;
         let mut cores: Vec<Arc<Core>> = Vec::new();
         let mut threads = Vec::new();
@@ -145,17 +154,17 @@ impl Server {
             over: AtomicBool::new(false),
             look: Box::new(look),
         });
-        let begin = |name: &str, run: fn(&Arc<Self>)| {
-            let server = Arc::clone(&server);
-            let thread = std::thread::Builder::new().name(name.to_owned());
-            thread.spawn(move || run(&server))
-        };
+        let accept = move |server: &Arc<Self>| server.accept(spare);
         let unmap = |server: &Arc<Self>| {
             let is_over = || server.over.load(Ordering::SeqCst);
             server.files.unmap_ended(is_over);
         };
-        for (name, run) in [("attach", Self::accept as fn(&Arc<Self>)), ("unmap", unmap)] {
-            match begin(name, run) {
+        let threads: [(&str, Box<Run>); 2] =
+            [("attach", Box::new(accept)), ("unmap", Box::new(unmap))];
+        for (name, run) in threads {
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            let running = Arc::clone(&server);
+            match thread.spawn(move || run(&running)) {
                 Ok(thread) => server.threads().push(thread),
                 Err(error) => {
                     server.stop();
@@ -243,48 +252,68 @@ impl Server {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets in who comes, until the process ends.
-    fn accept(self: &Arc<Self>) {
+    /// Accepts applications until the process ends. Where no descriptor is left, the spare one is closed, so that one
+    /// more application is accepted and gets the reason.
+    fn accept(self: &Arc<Self>, spare: sys::Event) {
+        let mut spare = Some(spare);
         while !self.over.load(Ordering::SeqCst) {
-            let accepted = self.listener.accept();
+            let mut accepted = self.listener.accept();
+            if accepted.as_ref().is_err_and(sys::is_out_of_descriptors) && spare.take().is_some() {
+                accepted = self.listener.accept();
+            }
+            let mut lack = None;
+            if spare.is_none() {
+                match sys::Event::new() {
+                    Ok(event) => spare = Some(event),
+                    Err(error) => lack = Some(error),
+                }
+            }
             let socket = match accepted.and_then(Socket::close_apart_on_drop) {
                 Ok(socket) => socket,
                 Err(_) if self.over.load(Ordering::SeqCst) => return,
                 Err(error) => {
-                    // Out of descriptors: those who leave give some back.
                     doors::say(log::Level::Warn, format_args!("accept: {error}"));
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 }
             };
-            // It has to say at once who it is; whoever leaves too many in the door waits outside.
+            if let Some(error) = lack {
+                reject_before_request(socket, out_of_descriptors(&error));
+                continue;
+            }
+            // A bound on conversations without a request: each has a thread.
             let most = MostPending::from(&*self.process());
             let entered = socket.peer().map_err(|error| error.to_string());
-            let in_door = match entered.and_then(|peer| self.doors.enter(peer, most)) {
-                Ok(in_door) => in_door,
-                Err(why) => {
-                    let line = format_args!("an application is turned away: {why}");
-                    doors::say(log::Level::Warn, line);
-                    socket.shut_down();
-                    // Descriptors that it passed are released with it, which may take long.
-                    drop(socket.into_foreign());
-                    continue;
-                }
-            };
-            let server = Arc::clone(self);
-            let builder = std::thread::Builder::new()
-                .name("application".to_owned())
-                .stack_size(256 * 1024);
-            let started = builder.spawn(move || {
+            match entered.and_then(|peer| self.doors.enter(peer, most)) {
+                Ok(in_door) => self.serve_on_thread(in_door, socket),
+                Err(why) => reject_before_request(socket, why),
+            }
+        }
+    }
+
+    /// Serves a conversation on a thread of its own, or rejects it.
+    fn serve_on_thread(self: &Arc<Self>, in_door: InDoor, socket: Socket) {
+        // Shared, since a thread that cannot start does not give back what it was to have.
+        let waiting = Arc::new(Mutex::new(Some(socket)));
+        let take = |waiting: &Mutex<Option<Socket>>| {
+            let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.take()
+        };
+        let converse = {
+            let (server, waiting) = (Arc::clone(self), Arc::clone(&waiting));
+            move || {
+                let Some(socket) = take(&waiting) else { return };
                 if let Err(error) = server.converse(in_door, socket) {
                     log::debug!("a conversation ends: {error}");
                 }
-            });
-            if let Err(error) = started {
-                let line =
-                    format_args!("an application is turned away: cannot start a thread: {error}");
-                doors::say(log::Level::Warn, line);
             }
+        };
+        let started = thread::start_with_stack("application".to_owned(), STACK_BYTES, converse);
+        if let Err(error) = started
+            && let Some(socket) = take(&waiting)
+        {
+            let why = ResourceError::thread(&error);
+            reject_before_request(socket, format!("fcvi-pmd: {why}"));
         }
     }
 
@@ -380,6 +409,32 @@ fn turn_away(socket: &Socket, reply: Reply) -> io::Result<()> {
         doors::say(log::Level::Warn, line);
     }
     socket.send(&reply, &[])
+}
+
+/// Rejects a connection without reading its request.
+fn reject_before_request(socket: Socket, why: String) {
+    if let Err(error) = refuse(&socket, why) {
+        log::debug!("a conversation ends: {error}");
+    }
+    socket.shut_down();
+    // Descriptors that it passed are released with it, which may take long.
+    drop(socket.into_foreign());
+}
+
+/// Why an application is rejected where this process gets no descriptor.
+pub(super) fn out_of_descriptors(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EMFILE) => {
+            let limit = sys::soft_descriptor_limit();
+            let limit = limit.map_or_else(|error| error.to_string(), |n| n.to_string());
+            format!(
+                "fcvi-pmd has no file descriptor left: RLIMIT_NOFILE = {limit}: raise it (LimitNOFILE= of its \
+                 unit), or lower max_applications or max_calls"
+            )
+        }
+        Some(libc::ENFILE) => "fcvi-pmd: the system has no file left: raise fs.file-max".to_owned(),
+        _ => format!("fcvi-pmd gets no file descriptor: {error}"),
+    }
 }
 
 /// Another thread of an application makes calls.

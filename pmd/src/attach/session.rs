@@ -12,7 +12,7 @@ use super::mapped_files::FilesOf;
 use super::message::{Reply, Request};
 use super::places::Place;
 use super::reservations::{Reservations, UsedNames};
-use super::server::ApplicationStatus;
+use super::server::{ApplicationStatus, out_of_descriptors};
 use super::socket::{Peer, Socket, send_parts};
 use crate::config::{NicConfig, Quota};
 use crate::control::{ControlError, Outcome};
@@ -24,6 +24,7 @@ use crate::nic;
 use crate::reserve;
 use crate::resource_error::{Limit, ResourceError};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::sys;
 use crate::vi::{RawHandle, ViSettings};
 
 mod connecting;
@@ -263,9 +264,7 @@ impl Session {
             return Ok(());
         }
         socket.send(&Reply::Done, &[])?;
-        while let Some((request, fds)) = socket.receive::<Request>()? {
-            let most = self.quota.max_calls_per_second;
-            self.pause(self.pace.step(Instant::now(), most));
+        while let Some((request, fds)) = self.next_request(socket)? {
             let may_bring = usize::from(matches!(
                 request,
                 Request::Register { shared_at, .. } if shared_at.is_some()
@@ -294,6 +293,30 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The next request, at the pace of calls, and the descriptor that came with it. One whose descriptor gets no number
+    /// in this process is refused.
+    fn next_request(&self, socket: &Socket) -> std::io::Result<Option<(Request, Vec<OwnedFd>)>> {
+        let keep_pace = || {
+            let most = self.quota.max_calls_per_second;
+            self.pause(self.pace.step(Instant::now(), most));
+        };
+        loop {
+            match socket.receive() {
+                Ok(Some(request)) => {
+                    keep_pace();
+                    return Ok(Some(request));
+                }
+                Err(error) if sys::is_out_of_descriptors(&error) => {
+                    keep_pace();
+                    let why = out_of_descriptors(&error);
+                    self.note_refused(&why);
+                    socket.send(&Reply::Refused(why), &[])?;
+                }
+                end => return end,
+            }
+        }
     }
 
     /// A call comes behind what was submitted before it: that is taken in as many turns as it

@@ -338,8 +338,40 @@ impl Socket {
         }
     }
 
+    /// Sends the first request of a conversation; gives the answer. A process that rejects a connection without reading its
+    /// request closes it behind the reason.
+    pub(crate) fn begin<T: DeserializeOwned>(
+        &self,
+        request: &impl Serialize,
+    ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        self.first_answer(self.send(request, &[]))
+    }
+
+    /// The answer to a first request that was sent, or could not be.
+    pub(super) fn first_answer<T: DeserializeOwned>(
+        &self,
+        sent: io::Result<()>,
+    ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+        match sent.and_then(|()| self.receive()) {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+                ) =>
+            {
+                // Closed with the request unread, which the system reports before what was sent.
+                match self.receive() {
+                    Ok(Some(reason)) => Ok(Some(reason)),
+                    Ok(None) | Err(_) => Err(error),
+                }
+            }
+            answer => answer,
+        }
+    }
+
     /// The next message and the descriptors that came with it; `None` at the end of the
-    /// conversation. A message that is no message of ours is `InvalidData`.
+    /// conversation. A message that is no message of ours is `InvalidData`. Where its descriptors get no
+    /// number it is lost, and the error is EMFILE or ENFILE.
     pub(crate) fn receive<T: DeserializeOwned>(&self) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
         let mut bytes = [0u8; MAX_MESSAGE_BYTES];
         let mut ancillary = [0u64; ANCILLARY_WORDS];
@@ -399,7 +431,14 @@ impl Socket {
             return Ok((Err(error), fds));
         }
         // Too long, or with more descriptors than there was room for: those that came are closed.
-        if header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 || fds.len() > MAX_FDS {
+        let is_cut = header.msg_flags & libc::MSG_CTRUNC != 0;
+        if is_cut && fds.len() <= MAX_FDS {
+            // There was room for more of them: the system gave no number, or refused them. Another one shows which.
+            let refused = "the system refused a descriptor: look at its security policy";
+            let error = sys::Event::new().err();
+            return Ok((Err(error.unwrap_or_else(|| io::Error::other(refused))), fds));
+        }
+        if is_cut || header.msg_flags & libc::MSG_TRUNC != 0 || fds.len() > MAX_FDS {
             let error = io::Error::new(io::ErrorKind::InvalidData, "the message is too long");
             return Ok((Err(error), fds));
         }

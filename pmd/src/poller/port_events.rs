@@ -76,22 +76,10 @@ impl Poller {
         let (driver, device) = (port.driver, &port.device);
         let error = std::io::Error::from_raw_os_error(failure.errno);
         let ring_kib = failure.ring_bytes >> 10;
-        let remedy = match failure.errno {
-            libc::EACCES | libc::EPERM => {
-                "the program may not open files that it could when it opened the NIC; drop \
-                 privileges before that"
-                    .to_owned()
-            }
-            _ => format!(
-                "the file system of the segment has {} MiB in all; enlarge it (mount -o \
-                 remount,size=..., docker --shm-size), or set directory to one on a larger tmpfs, for \
-                 all programs of the segment",
-                failure.file_system_bytes >> 20
-            ),
-        };
+        let remedy = remedy_for_ring(failure);
         log::warn!(
-            "{driver} {device}: no memory for the ring to or from another program ({ring_kib} KiB \
-             each): {error}: connections with it fail: {remedy}"
+            "{driver} {device}: the ring to or from another program ({ring_kib} KiB) cannot be \
+             made: {error}: connections with it fail: {remedy}"
         );
     }
 
@@ -118,5 +106,28 @@ impl Poller {
         }
         self.path.events.push(AsyncEvent::of_nic());
         self.path.happened = Event::ALL;
+    }
+}
+
+/// What can be done where a ring in shared memory cannot be made.
+fn remedy_for_ring(failure: RingFailure) -> String {
+    match failure.errno {
+        libc::EACCES | libc::EPERM => {
+            "the program may not open files that it could when it opened the NIC; drop privileges \
+             before that"
+                .to_owned()
+        }
+        libc::EMFILE => {
+            "no file descriptor is left; raise RLIMIT_NOFILE (LimitNOFILE= of a unit)".to_owned()
+        }
+        libc::ENFILE => "the system has no file left; raise fs.file-max".to_owned(),
+        libc::ENOMEM => "look at RLIMIT_AS and vm.max_map_count".to_owned(),
+        libc::EFBIG => "raise RLIMIT_FSIZE".to_owned(),
+        _ => format!(
+            "the file system of the segment has {} MiB in all; enlarge it (mount -o \
+             remount,size=..., docker --shm-size), or set directory to one on a larger tmpfs, for \
+             all programs of the segment",
+            failure.file_system_bytes >> 20
+        ),
     }
 }

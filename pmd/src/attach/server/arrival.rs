@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::{PATIENCE, Served, Server, Sessions, turn_away};
+use super::{PATIENCE, Served, Server, Sessions, out_of_descriptors, turn_away};
 use crate::attach::arena::{Arena, RingSizes};
 use crate::attach::client::{Client, ClientCounters, Limits};
 use crate::attach::doors::{self, InDoor};
@@ -25,6 +25,14 @@ struct Attached {
     session: Arc<Session>,
     key: [u8; 16],
     description: Description,
+}
+
+/// Why an application is not attached.
+fn refusal(what: &str, error: &io::Error) -> Reply {
+    Reply::Refused(match sys::is_out_of_descriptors(error) {
+        true => out_of_descriptors(error),
+        false => format!("{what}: {error}"),
+    })
 }
 
 /// Why a NIC serves nobody as it is.
@@ -83,7 +91,7 @@ impl Server {
         // Before anything else: it tells of the end also where a child has the socket, too.
         let lives = life
             .peer_process()
-            .map_err(|error| Reply::Refused(format!("process {pid} cannot be watched: {error}")))?;
+            .map_err(|error| refusal(&format!("process {pid} cannot be watched"), &error))?;
         let pace = self.calls.of(peer.uid);
         pace.wait(quota.max_calls_per_second, PATIENCE)
             .map_err(|calls| {
@@ -95,9 +103,10 @@ impl Server {
             })?;
         let device = served.device;
         let failed = |error: io::Error| {
-            Reply::Refused(format!(
-                "NIC {name}: process {pid} cannot be served: {error}"
-            ))
+            refusal(
+                &format!("NIC {name}: process {pid} cannot be served"),
+                &error,
+            )
         };
         let sizes = RingSizes::for_segments(device.config.max_segments_per_descriptor);
         let (wakeup, waker) = served.core.add_client().map_err(failed)?;

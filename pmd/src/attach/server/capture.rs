@@ -14,7 +14,7 @@ use nix::unistd::geteuid;
 use pmd_port::Capabilities;
 use pmd_port::layer::pcapng::format;
 
-use super::{PATIENCE, Served, Server, refuse, turn_away};
+use super::{PATIENCE, Served, Server, out_of_descriptors, refuse, turn_away};
 use crate::attach::doors;
 use crate::attach::message::{CaptureOrder, Reply};
 use crate::attach::socket::{Peer, Socket};
@@ -126,7 +126,10 @@ impl Server {
             Ok(put) => put,
             Err(why) => return refuse(socket, why),
         };
-        let (mut stream, theirs) = UnixStream::pair()?;
+        let (mut stream, theirs) = match UnixStream::pair() {
+            Ok(pair) => pair,
+            Err(error) => return refuse(socket, out_of_descriptors(&error)),
+        };
         stream.set_write_timeout(Some(GLANCE))?;
         let name = &served.config.name;
         let begun = Reply::Capturing {

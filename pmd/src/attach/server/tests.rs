@@ -155,6 +155,11 @@ fn turned_away_connections_whose_release_blocks_hold_up_no_other() {
         }
     }
     for (socket, _) in &peers {
+        let answer = socket.first_answer(Ok(()));
+        let Ok(Some((Reply::Refused(why), _))) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(why.starts_with("max_pending_per_process = 2 "), "{why}");
         socket.await_end(LONG);
         assert!(socket.is_over());
     }

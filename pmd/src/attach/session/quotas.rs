@@ -1,5 +1,7 @@
 //! What an application may have and has, and the calls that fail because of it.
 
+use std::fmt;
+
 use super::{Owned, Session};
 use crate::attach::doors;
 use crate::attach::message::Reply;
@@ -12,12 +14,16 @@ use crate::sync::Ordering;
 impl Session {
     /// Counts and logs a call that fails because of a limit.
     pub(super) fn note_limit(&self, reply: &Reply) {
-        let Reply::Failed(ControlError::Resource(ResourceError::Limit(limit))) = reply else {
-            return;
-        };
+        if let Reply::Failed(ControlError::Resource(ResourceError::Limit(limit))) = reply {
+            self.note_refused(limit);
+        }
+    }
+
+    /// Counts and logs a call that fails for this reason.
+    pub(super) fn note_refused(&self, why: &dyn fmt::Display) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         let (name, Peer { pid, uid, .. }) = (&self.config.name, self.peer);
-        let line = format_args!("NIC {name}: a call fails: {limit} pid={pid} uid={uid}");
+        let line = format_args!("NIC {name}: a call fails: {why} pid={pid} uid={uid}");
         doors::say(log::Level::Warn, line);
     }
 

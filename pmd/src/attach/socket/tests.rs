@@ -56,3 +56,43 @@ fn a_number_that_is_another_users_or_nobodys_is_not_the_peers() {
     child.wait().unwrap();
     assert!(process_of(of_child).is_err(), "nobody has the number");
 }
+
+/// A connection that was accepted, its two ends.
+fn connected(name: &str) -> (Socket, Socket) {
+    let name = format!("viaduct-unit-{}-{name}.sock", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let listener = Listener::bind(&path).unwrap();
+    let near = Socket::connect(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    (near, listener.accept().unwrap())
+}
+
+#[test]
+fn first_answer_of_a_connection_closed_before_the_request_is_its_reason() {
+    for is_sent_before in [false, true] {
+        let (near, far) = connected("closed");
+        let mut sent = Ok(());
+        if is_sent_before {
+            sent = near.send(&Reply::Done, &[]);
+        }
+        far.send(&Reply::Refused("full".into()), &[]).unwrap();
+        drop(far);
+        if !is_sent_before {
+            sent = near.send(&Reply::Done, &[]);
+        }
+        let answer = near.first_answer::<Reply>(sent);
+        let Ok(Some((Reply::Refused(why), _))) = answer else {
+            panic!("{answer:?}");
+        };
+        assert_eq!(why, "full");
+    }
+}
+
+#[test]
+fn first_answer_of_a_connection_closed_without_a_reason_is_the_error() {
+    let (near, far) = connected("silent");
+    near.send(&Reply::Done, &[]).unwrap();
+    drop(far);
+    let error = near.first_answer::<Reply>(Ok(())).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+}
