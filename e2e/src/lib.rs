@@ -45,6 +45,7 @@ pub mod datapath;
 pub mod delays;
 pub mod echo;
 pub mod faults;
+pub mod first_request;
 pub mod holdings;
 pub mod hosts;
 pub mod huge_pages;

@@ -8,7 +8,8 @@ use std::process::Command;
 
 use e2e::certificates::Certificates;
 use e2e::installation::built;
-use e2e::process::{program, unprivileged, unprivileged_user};
+use e2e::nics::{End, NicText};
+use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -91,6 +92,12 @@ fn tcp_nic(keys: &str) -> String {
     format!("transport = \"vi-tcp\"\n{keys}")
 }
 
+/// The keys of a NIC at an address.
+fn tcp_at(address: SocketAddr) -> String {
+    let (host, port) = (address.ip(), address.port());
+    format!("host = \"{host}\"\ntcp_port = {port}\n")
+}
+
 /// A file that only this user can read.
 fn secret(scratch: &Scratch, name: &str, text: &str) -> PathBuf {
     let path = scratch.write(name, text);
@@ -132,8 +139,8 @@ fn mistakes_of_nics(scratch: &Scratch) -> Vec<Mistake> {
     ]
 }
 
-/// Mistakes of addresses and keys.
-fn mistakes_of_tcp_nics(scratch: &Scratch) -> Vec<Mistake> {
+/// Mistakes of addresses and keys; a program listens at `taken` that shares its port with none.
+fn mistakes_of_tcp_nics(scratch: &Scratch, taken: SocketAddr) -> Vec<Mistake> {
     let keys = |path: &Path| tcp_nic(&format!("key_file = {path:?}\n"));
     let open_key = scratch.write("open-key", "");
     let [empty, garbage] = [("empty", ""), ("garbage", "no key\n")];
@@ -146,6 +153,14 @@ fn mistakes_of_tcp_nics(scratch: &Scratch) -> Vec<Mistake> {
         of_nic(
             tcp_nic("host = \"2001:db8::77\"\n"),
             &["2001:db8::77", "assign"],
+        ),
+        of_nic(
+            tcp_nic(&tcp_at(taken)),
+            &["another program has the port", "set another tcp_port"],
+        ),
+        of_nic(
+            tcp_nic("host = \"127.0.0.1\"\ndirectory = \"/nowhere/at/all\"\n"),
+            &["/nowhere/at/all", "`directory` of the NIC"],
         ),
         of_nic(
             tcp_nic("host = \"fe80::1%nowhere0\"\n"),
@@ -242,7 +257,7 @@ fn check_here_names_each_mistake() {
     let address = taken.local_addr().expect("an address");
     let mistakes = [
         mistakes_of_nics(&scratch),
-        mistakes_of_tcp_nics(&scratch),
+        mistakes_of_tcp_nics(&scratch, address),
         mistakes_of_tls(&scratch, &certificates),
         mistakes_of_processes(&scratch, address),
     ];
@@ -345,4 +360,29 @@ fn check_here_names_an_mtu_that_is_too_small() {
         &format!("[[nic]]\n{nic}{}", process_table(&scratch)),
     );
     assert_refused(wire.right.program(fcvi_pmd()), &config, &["MTU"]);
+}
+
+#[test]
+fn check_here_accepts_a_port_that_a_program_of_this_user_shares() {
+    let wire = Wire::new(1500);
+    wire.give_addresses();
+    let scratch = Scratch::new("shares");
+    let shared = Scratch::in_memory("shares");
+    let nic = NicText::vi_tcp(End::Left).key("directory", format!("{:?}", shared.path()));
+    let config = scratch.write("nic.toml", nic.text());
+    let mut program = wire.left.program(env!("CARGO_BIN_EXE_vi-peer"));
+    program.env("VIADUCT_CONFIG", &config);
+    let mut program = Running::start("vi-peer", program.args(["reject-all", "shares"]));
+    program.wait_for("listening", PATIENCE);
+    let (code, said) = check(wire.left.program(fcvi_pmd()), &config);
+    assert_eq!(code, Some(0), "{said}");
+    // One with another directory does not find it.
+    let other = Scratch::in_memory("other");
+    let nic = NicText::vi_tcp(End::Left).key("directory", format!("{:?}", other.path()));
+    let config = scratch.write("nic.toml", nic.text());
+    let words = ["another program has the port", "another `directory`"];
+    assert_refused(wire.left.program(fcvi_pmd()), &config, &words);
+    let left = fs::read_dir(other.path()).expect("a directory of the test");
+    assert_eq!(left.count(), 0, "nothing is left behind");
+    program.kill();
 }

@@ -44,8 +44,8 @@ pub const LEVELS_SUPPORTED: u16 = 1 | 2 | 4;
 pub const RDMA_READ_LEVELS: u16 = 2 | 4;
 
 /// Timeout for a port that another program has.
-const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
-const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Why a control call failed, in the words of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
 use std::path::Path;
 
 use super::{OpenError, ports, tcp_address};
@@ -62,7 +61,13 @@ fn check_vi_tcp(config: &NicConfig) -> Vec<OpenError> {
     let mut mistakes = Vec::new();
     mistakes.extend(config.read_keys().err().map(OpenError::new));
     match tcp_address(config) {
-        Ok(address) => mistakes.extend(check_address(address, config.tls.is_some())),
+        Ok(address) => {
+            // Programs of one user share a port, unless they use TLS.
+            let is_alone = config.tls.is_some();
+            let checked = vitcp::check_listening(config.directory.as_deref(), address, is_alone);
+            let failed = |error| OpenError::new(format!("{address}: {error}"));
+            mistakes.extend(checked.err().map(failed));
+        }
         Err(error) => mistakes.push(error),
     }
     if let Some(tls) = &config.tls {
@@ -71,15 +76,6 @@ fn check_vi_tcp(config: &NicConfig) -> Vec<OpenError> {
         mistakes.extend(read.err().map(OpenError::new));
     }
     mistakes
-}
-
-/// Programs of one user share a port, unless they use TLS.
-fn check_address(address: SocketAddr, is_alone: bool) -> Option<OpenError> {
-    let error = vitcp::try_bind(address).err()?;
-    if error.kind() == io::ErrorKind::AddrInUse && !is_alone {
-        return None;
-    }
-    Some(OpenError::new(format!("{address}: {error}")))
 }
 
 /// Checks what a datapath process wants of this host beside its NICs: its socket.

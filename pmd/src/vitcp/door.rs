@@ -16,7 +16,11 @@ mod members;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::thread;
+use std::time::Instant;
 
 use pmd_port::fork::Descriptor;
 
@@ -26,9 +30,10 @@ use vitcp_lite::keyed::Nonce;
 
 use super::ViTcp;
 use super::counters::Counter;
-use super::socket::{End, Listening, is_for_later};
+use super::socket::{End, Listening, is_for_later, try_bind};
 use super::timers::Key;
 use crate::attach::socket::Socket;
+use crate::control::{LISTEN_RETRY_INTERVAL, LISTEN_TIMEOUT};
 use crate::datapath::Datapath;
 
 use local::{LocalAddress, LocalListener};
@@ -305,29 +310,9 @@ impl ViTcp {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => address,
             Err(error) => return Err(error.into()),
         };
-        match address.connect() {
-            Ok(keeper) => Ok(self.join(keeper)?),
-            // No program accepts there, or too many wait for that.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
-                ) || is_for_later(&error) =>
-            {
-                let text = format!(
-                    "another program has the port and does not share it with this one. It is of \
-                     another user or container, uses TLS, or has another `directory` or XDG_RUNTIME_DIR \
-                     than this one, which uses {}: set another tcp_port, or have one datapath process \
-                     serve both",
-                    address.directory().display()
-                );
-                Err(ListenError::PortTaken(io::Error::new(
-                    io::ErrorKind::AddrInUse,
-                    text,
-                )))
-            }
-            Err(error) => Err(error.into()),
-        }
+        // It passes descriptors.
+        let keeper = connect_to_keeper(&address)?.into_foreign();
+        Ok(self.join(keeper)?)
     }
 
     fn keep(&mut self, local: LocalListener) -> io::Result<()> {
@@ -457,9 +442,70 @@ impl ViTcp {
     }
 }
 
-/// Is no descriptor left for what comes in?
-pub(super) fn is_for_want_of_descriptors(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+/// Connects to the program that has the port of `address`. Never waits.
+fn connect_to_keeper(address: &LocalAddress) -> Result<Socket, ListenError> {
+    address.connect().map_err(|error| {
+        // No program accepts there, or too many wait for that.
+        let is_absent = matches!(
+            error.kind(),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+        );
+        if is_absent || is_for_later(&error) {
+            port_taken(address.directory())
+        } else {
+            error.into()
+        }
+    })
+}
+
+/// Another program has the port, and none accepts in `directory`.
+fn port_taken(directory: &Path) -> ListenError {
+    let text = format!(
+        "another program has the port and does not share it with this one. It is of another user or container, \
+         uses TLS, or has another `directory` or XDG_RUNTIME_DIR than this one, which uses {}: set another tcp_port, \
+         or have one datapath process serve both",
+        directory.display()
+    );
+    ListenError::PortTaken(io::Error::new(io::ErrorKind::AddrInUse, text))
+}
+
+/// Checks that a NIC can listen at an address of this host: alone, or beside other programs of this user, which find each
+/// other in `base` or else the user's runtime directory. Creates nothing. Retries as
+/// [`start_listening`](crate::control::start_listening) does.
+///
+/// # Errors
+/// What listening would fail with.
+pub(crate) fn check_listening(
+    base: Option<&Path>,
+    address: SocketAddr,
+    is_alone: bool,
+) -> io::Result<()> {
+    let at = End::of(Ok(address.into()))?;
+    let check = || -> Result<(), ListenError> {
+        let bound = try_bind(address);
+        if is_alone {
+            return Ok(bound?);
+        }
+        let local = LocalAddress::existing(base, at)?;
+        match bound {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => match local {
+                Some(local) => connect_to_keeper(&local).map(drop),
+                None => Err(port_taken(&local::base_of(base))),
+            },
+            bound => Ok(bound?),
+        }
+    };
+    let deadline = Instant::now() + LISTEN_TIMEOUT;
+    loop {
+        match check() {
+            Ok(()) => return Ok(()),
+            Err(ListenError::PortTaken(_)) if Instant::now() < deadline => {
+                // No event reports that another program has begun to accept, or has ended.
+                thread::sleep(LISTEN_RETRY_INTERVAL);
+            }
+            Err(ListenError::PortTaken(error) | ListenError::Failed(error)) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]

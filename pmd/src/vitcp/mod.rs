@@ -68,7 +68,7 @@ mod warm;
 
 pub(crate) use counters::Counters;
 pub(crate) use credentials::Credentials;
-pub(crate) use door::ListenState;
+pub(crate) use door::{ListenState, check_listening};
 pub(crate) use keys::Keys;
 pub(crate) use port::StreamPort;
 pub(crate) use socket::try_bind;

@@ -13,7 +13,6 @@ use super::challenge::{Judgement, refusal};
 use super::choices::{Says, compare};
 use super::connection::{Asked, Connection, Phase, Stage};
 use super::counters::Counter;
-use super::door::is_for_want_of_descriptors;
 use super::establish::{Names, address, attributes_of, long, put_connect};
 use super::guests::Guest;
 use super::secure::{is_breach, is_for_next};
@@ -21,6 +20,7 @@ use super::socket::is_for_later;
 use super::timers::Key;
 use super::{ACCEPTS_AT_ONCE, ViTcp};
 use crate::datapath::Datapath;
+use crate::sys;
 
 /// What reading a connection found that is no VI's.
 enum Found {
@@ -51,7 +51,7 @@ impl ViTcp {
                     log::debug!("a connection that came in: {error}");
                     self.counters.count(Counter::DropUnfitIncoming);
                     // What is wrong with one is not with the next, but for want of descriptors.
-                    if is_for_want_of_descriptors(&error) {
+                    if sys::is_out_of_descriptors(&error) {
                         self.pause_door(now_ns);
                         return;
                     }

@@ -38,7 +38,7 @@ pub(super) struct End {
 }
 
 impl End {
-    fn of(address: io::Result<SockAddr>) -> io::Result<Self> {
+    pub(super) fn of(address: io::Result<SockAddr>) -> io::Result<Self> {
         let address = address?.as_socket().ok_or(io::ErrorKind::Unsupported)?;
         let host = match address.ip() {
             IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

@@ -9,6 +9,7 @@ mod echo;
 mod events;
 mod explore;
 mod failure;
+mod first_request;
 mod flood;
 mod message;
 mod obey;
@@ -83,6 +84,19 @@ enum Role {
         #[arg(long)]
         busy: bool,
     },
+    /// Waits for connection requests with many threads, and rejects all.
+    RejectAll {
+        /// The discriminator to listen on.
+        name: String,
+    },
+    /// Opens the NIC again and again, and requests a connection once each time.
+    RequestOnceEach {
+        #[command(flatten)]
+        server: Server,
+        /// How often.
+        #[arg(long)]
+        openings: u32,
+    },
     /// Counts the messages of an unreliable connection.
     UdSink {
         /// The discriminator to listen on.
@@ -144,6 +158,10 @@ fn main() -> ExitCode {
             failures,
             busy,
         } => failure::outlive(&nic, &server, &own, failures, busy),
+        Role::RejectAll { name } => first_request::reject_all(&nic, &name),
+        Role::RequestOnceEach { server, openings } => {
+            first_request::request_once_each(&nic, &server, openings)
+        }
         Role::UdSink { name } => flood::sink(&nic, &name),
         Role::UdSource { server, messages } => flood::source(&nic, &server, messages),
         Role::RdSink { name, rounds } => breaks::sink(&nic, &name, rounds),

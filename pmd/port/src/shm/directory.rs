@@ -120,12 +120,24 @@ impl Directory {
     /// # Errors
     /// It cannot be made, or is not this user's alone.
     pub fn of_user(base: &Path, name: &str) -> Result<Self, ShmError> {
-        let path = base.join(format!("viaduct-{name}-{}", sys::user()));
+        let path = Self::path_of_user(base, name);
         loop {
             if let Some(directory) = Self::open(&path)? {
                 return Ok(directory);
             }
         }
+    }
+
+    /// As [`Self::of_user`], of a directory that exists; `None` if it does not.
+    ///
+    /// # Errors
+    /// It is not this user's alone.
+    pub fn existing_of_user(base: &Path, name: &str) -> Result<Option<Self>, ShmError> {
+        Self::open_existing(&Self::path_of_user(base, name))
+    }
+
+    fn path_of_user(base: &Path, name: &str) -> PathBuf {
+        base.join(format!("viaduct-{name}-{}", sys::user()))
     }
 
     /// Takes the lock of a file of this directory, made if need be; `None` if it is held. Never waits.
@@ -179,6 +191,15 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed("make directory", error)),
         }
+        Self::open_existing(path)
+    }
+
+    fn open_existing(path: &Path) -> Result<Option<Self>, ShmError> {
+        let failed = |action, source| ShmError::Io {
+            action,
+            path: path.to_path_buf(),
+            source,
+        };
         let handle = match sys::open_directory(path) {
             Ok(handle) => handle,
             Err(error) => match error.raw_os_error() {

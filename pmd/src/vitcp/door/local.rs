@@ -8,12 +8,16 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, faccessat};
 use pmd_port::shm::ShmError;
 use pmd_port::shm::directory::{Directory, FileLock, runtime_directory};
 
 use crate::attach::socket::{Listener, Socket};
 use crate::vitcp::socket::End;
 
+/// The directory's, by [`Directory::of_user`].
+const DIRECTORY_NAME: &str = "vi-tcp";
 /// The end of the names of lock files.
 const LOCK_SUFFIX: &str = ".lock";
 /// Files that one sweep looks at, at most.
@@ -38,19 +42,34 @@ pub(super) struct LocalListener {
 impl LocalAddress {
     /// Names the programs at `at`, in `base` or else the user's runtime directory.
     pub(super) fn of(base: Option<&Path>, at: End) -> io::Result<Self> {
-        let base = base.map_or_else(runtime_directory, Path::to_path_buf);
-        let directory = Directory::of_user(&base, "vi-tcp").map_err(unusable)?;
-        // A path is not of a network namespace, but an address and port are. The thread's, since
-        // each thread can have its own, and its sockets are of that one.
-        let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
-        let address = at.address();
+        let directory = Directory::of_user(&base_of(base), DIRECTORY_NAME).map_err(unusable)?;
         Ok(Self {
             directory,
-            name: match at.scope {
-                0 => format!("{namespace}-{}-{}", address.ip(), address.port()),
-                scope => format!("{namespace}-{}%{scope}-{}", address.ip(), address.port()),
-            },
+            name: name_of(at)?,
         })
+    }
+
+    /// As [`Self::of`], where the directory exists. Where it does not, an error unless it can be made.
+    pub(super) fn existing(base: Option<&Path>, at: End) -> io::Result<Option<Self>> {
+        let base = base_of(base);
+        match Directory::existing_of_user(&base, DIRECTORY_NAME).map_err(unusable)? {
+            Some(directory) => Ok(Some(Self {
+                directory,
+                name: name_of(at)?,
+            })),
+            None => {
+                let rights = AccessFlags::W_OK | AccessFlags::X_OK;
+                let (path, flags) = (base.as_path(), AtFlags::AT_EACCESS);
+                faccessat(AT_FDCWD, path, rights, flags).map_err(|error| {
+                    unusable(ShmError::Io {
+                        action: "make a directory in",
+                        path: base.clone(),
+                        source: error.into(),
+                    })
+                })?;
+                Ok(None)
+            }
+        }
     }
 
     /// Begins to accept, in the place of a program that died; `Err` of the address itself if another program
@@ -72,7 +91,7 @@ impl LocalAddress {
 
     /// Connects to the program that accepts. Never waits.
     pub(super) fn connect(&self) -> io::Result<Socket> {
-        Socket::connect_at_once(&self.path()).map(Socket::into_foreign)
+        Socket::connect_at_once(&self.path())
     }
 
     /// Takes the lock, if no program holds it.
@@ -126,6 +145,22 @@ impl Drop for LocalListener {
             }
         }
     }
+}
+
+/// Where the directory is.
+pub(super) fn base_of(base: Option<&Path>) -> PathBuf {
+    base.map_or_else(runtime_directory, Path::to_path_buf)
+}
+
+fn name_of(at: End) -> io::Result<String> {
+    // A path is not of a network namespace, but an address and port are. The thread's, since
+    // each thread can have its own, and its sockets are of that one.
+    let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+    let address = at.address();
+    Ok(match at.scope {
+        0 => format!("{namespace}-{}-{}", address.ip(), address.port()),
+        scope => format!("{namespace}-{}%{scope}-{}", address.ip(), address.port()),
+    })
 }
 
 /// What to do about a directory that is not private.

@@ -12,10 +12,11 @@ use vitcp_lite::{CeHeader, Headers, Item, SegmentHeader};
 
 use super::{
     AGAIN_NS, Challenged, Fd, Handed, MAX_MEMBERS, MEMBERS, MEMBERS_AT_ONCE, MESSAGES_AT_ONCE,
-    Member, Message, Role, What, is_for_want_of_descriptors, watched,
+    Member, Message, Role, What, watched,
 };
 use crate::attach::socket::Socket;
 use crate::datapath::Datapath;
+use crate::sys;
 use crate::vitcp::active::connection;
 use crate::vitcp::challenge::Exchange;
 use crate::vitcp::connection::{Machine, Phase, Stage};
@@ -37,7 +38,7 @@ impl ViTcp {
             match local.listener().accept() {
                 Ok(socket) => self.let_member_in(socket),
                 Err(error) if is_for_later(&error) => return,
-                Err(error) if is_for_want_of_descriptors(&error) => {
+                Err(error) if sys::is_out_of_descriptors(&error) => {
                     log::debug!("vi-tcp local listener: accept failed: {error}");
                     self.pause_door(now_ns);
                     return;
