@@ -9,11 +9,12 @@ use e2e::confined::Confinement;
 use e2e::datapath::DatapathProcess;
 use e2e::echo::{echo, frames_of_sends};
 use e2e::faults::{ONE_PERCENT, Pair, Size, recovered, reliable, unreliable};
+use e2e::first_request::request_once_each;
 use e2e::huge_pages::HugePages;
 use e2e::installation::Installation;
 use e2e::nics::{End, Faults, NicText};
 use e2e::ports::{Ground, Port};
-use e2e::process::{PATIENCE, program};
+use e2e::process::{PATIENCE, Running, program};
 use e2e::scratch::Scratch;
 use e2e::suite::{DAMAGED, LOSSY, PHASES, Settings, UnknownHost, conforms, fragile};
 
@@ -146,6 +147,38 @@ fn alone(port: &'static Port, installation: &Installation) {
     println!("note: {}: {} frames judged", port.name, frames.len());
 }
 
+/// A server and one client after the other that own their ports.
+fn first_requests(port: &'static Port) {
+    const CLIENTS: usize = 5;
+    let ground = Ground::new(port, 1);
+    let files = Scratch::new("openings");
+    let peer = |end: End| {
+        let nic = ground.nic(end, 0, ground.first_nic(end));
+        let mut command = ground.program(end, Path::new(PEER));
+        command.env("VIADUCT_CONFIG", nic.write(&files, end.interface()));
+        command.args(["--nic", ground.first_nic(end)]);
+        command
+    };
+    let host = End::Left.host();
+    let clients = (0..CLIENTS).map(|_| peer(End::Right));
+    request_once_each(peer(End::Left), clients, host, 1);
+}
+
+/// A program with standard streams closed whose port is its own.
+fn standard_streams(port: &'static Port, installation: &Installation) {
+    let ground = Ground::new(port, 1);
+    let files = Scratch::new("streams");
+    let (end, name) = (End::Left, ground.first_nic(End::Left));
+    let streams = installation.test_program("vipl/capi/tests/c", "standard_streams");
+    let mut command = ground.program(end, &streams);
+    let nic = ground.nic(end, 0, name).steady();
+    command.env("VIADUCT_CONFIG", nic.write(&files, "streams.toml"));
+    // Log lines are written to a standard error that is closed, too.
+    command.env("VIADUCT_LOG", "debug");
+    let said = Running::start("standard_streams", &mut command).succeed(PATIENCE);
+    assert!(said.ends_with(" passed, 0 failed\n"), "{said}");
+}
+
 /// The NICs of an end that the conformance suite wants (vipl/capi/tests/common): on the port all but those that are of
 /// one host.
 fn suite_nics(ground: &Ground, end: End, segments: &Path) -> NicText {
@@ -270,6 +303,10 @@ fn suite(name: &str) {
     if !port.is_of_one_process() {
         alone(port, &installation);
         tell("two programs");
+        first_requests(port);
+        tell("first requests");
+        standard_streams(port, &installation);
+        tell("standard streams");
     }
     served(port, &installation);
     tell("served");
