@@ -45,7 +45,7 @@ pub const RDMA_READ_LEVELS: u16 = 2 | 4;
 
 /// Timeout for a port that another program has.
 pub(crate) const LISTEN_TIMEOUT: Duration = Duration::from_secs(1);
-pub(crate) const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+const LISTEN_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Why a control call failed, in the words of the guide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -225,25 +225,37 @@ fn tell_leniency(device: &Device, tag: TagCheck) {
     }
 }
 
+/// Retries while another program has a TCP port: it may end, or begin to share the port. `attempt` gives `None` for a
+/// retry, and a result when its argument says that the timeout has expired.
+pub(crate) fn retry_listening<T>(
+    timeout: Duration,
+    mut attempt: impl FnMut(bool) -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + timeout;
+    loop {
+        if let Some(result) = attempt(Instant::now() >= deadline) {
+            return result;
+        }
+        // No event reports that another program has begun to accept, or has ended.
+        thread::sleep(LISTEN_RETRY_INTERVAL);
+    }
+}
+
 /// Starts listening, if the transport has a port. Retries until `timeout` while another program has the port, without
 /// the turn: that program may never share it.
 pub(crate) fn start_listening(device: &Device, instance: u64, timeout: Duration) -> Outcome<()> {
-    let deadline = Instant::now() + timeout;
-    loop {
-        let is_last_try = Instant::now() >= deadline;
+    retry_listening(timeout, |is_last_try| {
         let mut held = device.hold();
-        let poller = working_poller_for(&mut held, device, instance)?;
+        let poller = match working_poller_for(&mut held, device, instance) {
+            Ok(poller) => poller,
+            Err(error) => return Some(Err(error)),
+        };
         match poller.engine.start_listening(is_last_try) {
-            ListenState::Listening => return Ok(()),
-            ListenState::PortTaken if !is_last_try => {}
-            ListenState::PortTaken | ListenState::Failed => {
-                return Err(ResourceError::Listen.into());
-            }
+            ListenState::Listening => Some(Ok(())),
+            ListenState::PortTaken if !is_last_try => None,
+            ListenState::PortTaken | ListenState::Failed => Some(Err(ResourceError::Listen.into())),
         }
-        drop(held);
-        // No event reports that another program has begun to accept.
-        thread::sleep(LISTEN_RETRY_INTERVAL);
-    }
+    })
 }
 
 /// Waits for a connection request (VIPL 3.3.1).

@@ -19,8 +19,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
-use std::thread;
-use std::time::Instant;
 
 use pmd_port::fork::Descriptor;
 
@@ -33,7 +31,7 @@ use super::counters::Counter;
 use super::socket::{End, Listening, is_for_later, try_bind};
 use super::timers::Key;
 use crate::attach::socket::Socket;
-use crate::control::{LISTEN_RETRY_INTERVAL, LISTEN_TIMEOUT};
+use crate::control::{LISTEN_TIMEOUT, retry_listening};
 use crate::datapath::Datapath;
 
 use local::{LocalAddress, LocalListener};
@@ -495,17 +493,11 @@ pub(crate) fn check_listening(
             bound => Ok(bound?),
         }
     };
-    let deadline = Instant::now() + LISTEN_TIMEOUT;
-    loop {
-        match check() {
-            Ok(()) => return Ok(()),
-            Err(ListenError::PortTaken(_)) if Instant::now() < deadline => {
-                // No event reports that another program has begun to accept, or has ended.
-                thread::sleep(LISTEN_RETRY_INTERVAL);
-            }
-            Err(ListenError::PortTaken(error) | ListenError::Failed(error)) => return Err(error),
-        }
-    }
+    retry_listening(LISTEN_TIMEOUT, |is_last_try| match check() {
+        Err(ListenError::PortTaken(_)) if !is_last_try => None,
+        Err(ListenError::PortTaken(error) | ListenError::Failed(error)) => Some(Err(error)),
+        Ok(()) => Some(Ok(())),
+    })
 }
 
 #[cfg(test)]
