@@ -1,4 +1,4 @@
-//! Private memory that a datapath process does not reach: the library copies it.
+//! Bounce buffers: memory of a program that its datapath process cannot reach.
 
 mod common;
 
@@ -8,9 +8,14 @@ use pmd::descriptor::{ControlSegment, DataSegment, control, status};
 use vipl::provider as vip;
 use vipl::{MemAttributes, MemoryHandle, Result, SharedMemory, ViAttributes, VipError};
 
-/// A process that reaches no memory of a program but what is shared.
-fn start(test: &str, quota: &str) -> DatapathProcess {
-    DatapathProcess::start(test, &format!("foreign_memory = false\n{quota}"))
+/// Runs a test with a process that reaches shared memory only.
+fn without_foreign_memory(test: &str, quota: &str, run: impl FnOnce(&DatapathProcess)) {
+    if has_served() {
+        return;
+    }
+    let process = DatapathProcess::start(test, &format!("foreign_memory = false\n{quota}"));
+    run(&process);
+    process.stop();
 }
 
 /// An end whose VI may use RDMA, and whose memory is private.
@@ -83,20 +88,16 @@ fn message_arrives(from: &RawEnd, to: &RawEnd, sent: Segments, room: Segments) {
 }
 
 #[test]
-fn messages_of_private_memory_arrive_though_the_process_reaches_none() {
-    if has_served() {
-        return;
-    }
-    let test = "messages_of_private_memory_arrive_though_the_process_reaches_none";
-    let process = start(test, "");
-    let [client, server] = [end(&process), end(&process)];
-    connect(&client, &server);
-    for (sent, room) in MESSAGES {
-        message_arrives(&client, &server, sent, room);
-        message_arrives(&server, &client, sent, room);
-    }
-    drop((client, server));
-    process.stop();
+fn messages_from_and_to_private_memory_arrive() {
+    let test = "messages_from_and_to_private_memory_arrive";
+    without_foreign_memory(test, "", |process| {
+        let [client, server] = [end(process), end(process)];
+        connect(&client, &server);
+        for (sent, room) in MESSAGES {
+            message_arrives(&client, &server, sent, room);
+            message_arrives(&server, &client, sent, room);
+        }
+    });
 }
 
 fn register(
@@ -115,89 +116,78 @@ fn register(
 }
 
 #[test]
-fn rdma_from_and_into_private_memory_of_who_asks_for_it_is_copied() {
-    if has_served() {
-        return;
-    }
+fn rdma_initiated_from_private_memory_is_copied() {
     const BYTES: u32 = 9000;
-    let test = "rdma_from_and_into_private_memory_of_who_asks_for_it_is_copied";
-    let process = start(test, "");
-    let [asker, target] = [end(&process), end(&process)];
-    connect(&asker, &target);
-    let shared = SharedMemory::allocate(3 * PAGE_BYTES).unwrap();
-    let at = shared.address().as_ptr() as u64;
-    let region = register(&target, at, 3 * PAGE_BYTES as u64, [true, true]).unwrap();
-    let remote = DataSegment {
-        address: at,
-        handle: region.0,
-        length: 0,
-    };
-    fill(&asker, pattern);
-    asker.post_write(0, asker.segment(11, BYTES), remote);
-    assert_eq!(asker.sent(), status::DONE | status::OP_RDMA_WRITE);
-    let expected = bytes_of(&asker, &[(11, BYTES)]);
-    // What was written is read back, elsewhere.
-    fill(&asker, |_| 0);
-    let head = ControlSegment {
-        control: control::OP_RDMA_READ,
-        length: BYTES,
-        ..ControlSegment::default()
-    };
-    let read = asker.describe(0, head, &[remote, asker.segment(2000, BYTES)]);
-    // SAFETY: the memory stays mapped and is left alone until the descriptor comes back.
-    unsafe { vip::post_send(asker.vi, read, asker.handle) }.unwrap();
-    assert_eq!(asker.sent(), status::DONE | status::OP_RDMA_READ);
-    assert_eq!(bytes_of(&asker, &[(2000, BYTES)]), expected);
-    vip::deregister_mem(target.nic, at, region).unwrap();
-    drop((asker, target));
-    process.stop();
+    let test = "rdma_initiated_from_private_memory_is_copied";
+    without_foreign_memory(test, "", |process| {
+        let [initiator, target] = [end(process), end(process)];
+        connect(&initiator, &target);
+        let shared = SharedMemory::allocate(3 * PAGE_BYTES).unwrap();
+        let at = shared.address().as_ptr() as u64;
+        let region = register(&target, at, 3 * PAGE_BYTES as u64, [true, true]).unwrap();
+        let remote = DataSegment {
+            address: at,
+            handle: region.0,
+            length: 0,
+        };
+        fill(&initiator, pattern);
+        initiator.post_write(0, initiator.segment(11, BYTES), remote);
+        assert_eq!(initiator.sent(), status::DONE | status::OP_RDMA_WRITE);
+        let expected = bytes_of(&initiator, &[(11, BYTES)]);
+        // What was written is read back, elsewhere.
+        fill(&initiator, |_| 0);
+        let head = ControlSegment {
+            control: control::OP_RDMA_READ,
+            length: BYTES,
+            ..ControlSegment::default()
+        };
+        let read = initiator.describe(0, head, &[remote, initiator.segment(2000, BYTES)]);
+        // SAFETY: the memory stays mapped and is left alone until the descriptor comes back.
+        unsafe { vip::post_send(initiator.vi, read, initiator.handle) }.unwrap();
+        assert_eq!(initiator.sent(), status::DONE | status::OP_RDMA_READ);
+        assert_eq!(bytes_of(&initiator, &[(2000, BYTES)]), expected);
+        vip::deregister_mem(target.nic, at, region).unwrap();
+    });
 }
 
 #[test]
 fn private_memory_for_rdma_of_peers_is_refused_with_the_reason() {
-    if has_served() {
-        return;
-    }
     let test = "private_memory_for_rdma_of_peers_is_refused_with_the_reason";
-    let process = start(test, "");
-    let end = end(&process);
-    let memory = Pages::new(1);
-    let at = memory.at(0);
-    for rights in [[true, false], [false, true], [true, true]] {
-        let refused = register(&end, at, PAGE_BYTES as u64, rights);
-        assert_eq!(refused.err(), Some(VipError::ErrorResource));
-    }
-    let region = register(&end, at, PAGE_BYTES as u64, [false, false]).unwrap();
-    let wanted = MemAttributes {
-        ptag: end.ptag,
-        rdma_write: true,
-        rdma_read: false,
-    };
-    // SAFETY: nobody has a reference to the memory.
-    let refused = unsafe { vip::set_mem_attributes(end.nic, at, region, &wanted) };
-    assert_eq!(refused, Err(VipError::ErrorResource));
-    vip::deregister_mem(end.nic, at, region).unwrap();
-    drop(end);
-    process.stop();
+    without_foreign_memory(test, "", |process| {
+        let end = end(process);
+        let memory = Pages::new(1);
+        let at = memory.at(0);
+        for rights in [[true, false], [false, true], [true, true]] {
+            let refused = register(&end, at, PAGE_BYTES as u64, rights);
+            assert_eq!(refused.err(), Some(VipError::ErrorResource));
+        }
+        let region = register(&end, at, PAGE_BYTES as u64, [false, false]).unwrap();
+        let wanted = MemAttributes {
+            ptag: end.ptag,
+            rdma_write: true,
+            rdma_read: false,
+        };
+        // SAFETY: no reference to the memory exists.
+        let refused = unsafe { vip::set_mem_attributes(end.nic, at, region, &wanted) };
+        assert_eq!(refused, Err(VipError::ErrorResource));
+        vip::deregister_mem(end.nic, at, region).unwrap();
+    });
 }
 
 #[test]
-fn copies_count_towards_the_quota_and_go_with_their_regions() {
-    if has_served() {
-        return;
-    }
-    let test = "copies_count_towards_the_quota_and_go_with_their_regions";
+fn bounce_buffers_count_towards_the_quota_and_are_freed_with_their_regions() {
     // The end's own memory, and one more of the same size.
-    let process = start(test, "[process.quota]\nmax_registered_bytes = 32768");
-    let end = end(&process);
-    let (memory, more) = (Pages::new(4), Pages::new(1));
-    let bytes = memory.bytes() as u64;
-    for _ in 0..100 {
-        let region = register(&end, memory.at(0), bytes, [false, false]).unwrap();
-        let refused = register(&end, more.at(0), PAGE_BYTES as u64, [false, false]);
-        assert_eq!(refused.err(), Some(VipError::ErrorResource));
-        vip::deregister_mem(end.nic, memory.at(0), region).unwrap();
-    }
-    drop(end);
-    process.stop();
+    let quota = "[process.quota]\nmax_registered_bytes = 32768";
+    let test = "bounce_buffers_count_towards_the_quota_and_are_freed_with_their_regions";
+    without_foreign_memory(test, quota, |process| {
+        let end = end(process);
+        let (memory, more) = (Pages::new(4), Pages::new(1));
+        let bytes = memory.bytes() as u64;
+        for _ in 0..100 {
+            let region = register(&end, memory.at(0), bytes, [false, false]).unwrap();
+            let refused = register(&end, more.at(0), PAGE_BYTES as u64, [false, false]);
+            assert_eq!(refused.err(), Some(VipError::ErrorResource));
+            vip::deregister_mem(end.nic, memory.at(0), region).unwrap();
+        }
+    });
 }

@@ -119,12 +119,12 @@ impl Engine {
     }
 
     /// Moves a VI to the Error state: both queues are flushed, `error` is reported, and no
-    /// descriptor is processed any more. `told`: the reason to send to the peer, if any.
+    /// descriptor is processed any more. The peer is sent `reason_for_peer`, if any.
     fn enter_error<H: Host>(
         &mut self,
         now_ns: u64,
         vi: ViIndex,
-        told: Option<MessageReason>,
+        reason_for_peer: Option<MessageReason>,
         error: AsyncError,
         host: &mut H,
     ) {
@@ -136,7 +136,7 @@ impl Engine {
         }
         ep.phase = Phase::Error;
         self.fail_held(now_ns, vi, host);
-        self.unlink(now_ns, vi, told, host);
+        self.unlink(now_ns, vi, reason_for_peer, host);
         self.counters.count(Counter::Breaks);
         host.set_state(vi, EndpointState::Error);
         host.flush_sends(vi);

@@ -40,7 +40,7 @@ pub fn start(name: String, run: impl FnOnce() + Send + 'static) -> io::Result<Jo
     start_from(Builder::new().name(name), run)
 }
 
-/// As [`start`], with a stack of so many bytes.
+/// As [`start`], with a stack of `stack_bytes`.
 ///
 /// # Errors
 /// As of [`start`].
