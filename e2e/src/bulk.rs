@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::process::{PATIENCE, Running};
+use crate::process::{Running, TIMEOUT};
 use crate::report::Report;
 
 /// What goes from the source to the sink.
@@ -31,11 +31,11 @@ impl Bulk {
         let (rounds, messages) = (self.rounds.to_string(), self.messages.to_string());
         sink.args(["rd-sink", "bulk", "--rounds", &rounds]);
         let mut sink = Running::start("sink", sink);
-        sink.wait_for("listening", PATIENCE);
+        sink.wait_for("listening", TIMEOUT);
         source.args(["rd-source", host, "bulk"]);
         source.args(["--rounds", &rounds, "--messages", &messages]);
         let source = Running::start("source", source);
-        let (source, sink) = (source.finish(2 * PATIENCE), sink.finish(2 * PATIENCE));
+        let (source, sink) = (source.finish(2 * TIMEOUT), sink.finish(2 * TIMEOUT));
         let both = format!("{what}\n{}\n{}", source.text, sink.text);
         assert!(source.status.success() && sink.status.success(), "{both}");
         let whole = format!(" messages {messages} losses 1 ");

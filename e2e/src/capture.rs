@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Instant;
 
-use crate::process::{PATIENCE, succeed};
+use crate::process::{TIMEOUT, succeed};
 use crate::scratch::Scratch;
 use crate::wire::Namespace;
 
@@ -141,7 +141,7 @@ impl<'a> Capture<'a> {
     }
 
     fn read_until(&mut self, what: &str, is_enough: impl Fn(&[u8]) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !is_enough(&self.bytes) {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.pieces.recv_timeout(left) {

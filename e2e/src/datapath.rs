@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use crate::installation::built;
 use crate::nics::NicText;
-use crate::process::{Ended, PATIENCE, Running, as_user, command, succeed};
+use crate::process::{Ended, Running, TIMEOUT, as_user, command, succeed};
 use crate::scratch::Scratch;
 
 /// Longer than a process takes to its end under valgrind, on a busy machine.
-const STOP_PATIENCE: Duration = Duration::from_secs(180);
+const STOP_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A process that serves NICs. It is killed when it is dropped.
 pub struct DatapathProcess {
@@ -74,7 +74,7 @@ impl DatapathProcess {
         let mut command = run(&program);
         command.arg("run").arg("--config").arg(config);
         let mut running = Running::start("fcvi-pmd", &mut command);
-        running.wait_until("ready", PATIENCE, |line| line.ends_with("ready"));
+        running.wait_until("ready", TIMEOUT, |line| line.ends_with("ready"));
         Self {
             running,
             config: config.to_owned(),
@@ -110,7 +110,7 @@ impl DatapathProcess {
     /// Ends it in order.
     pub fn stop(self) -> Ended {
         self.running.signal("TERM");
-        self.running.finish(STOP_PATIENCE)
+        self.running.finish(STOP_TIMEOUT)
     }
 
     /// Kills it in the middle of whatever it does; gives the time of the deed.

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::process::{PATIENCE, Running};
+use crate::process::{Running, TIMEOUT};
 
 /// Messages of each size from each client.
 pub const ITERATIONS: usize = 10;
@@ -25,7 +25,7 @@ pub fn echo(
 ) {
     let clients_to_serve = client_count.to_string();
     let mut server = Running::start("EchoServer", server.args(["-c", &clients_to_serve]));
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     server.signal("STOP");
     let iterations = ITERATIONS.to_string();
     let running: Vec<Running> = (0..client_count)
@@ -38,7 +38,7 @@ pub fn echo(
     all_there();
     server.signal("CONT");
     for client in running {
-        let said = client.succeed(PATIENCE);
+        let said = client.succeed(TIMEOUT);
         let (messages, bytes) = (
             SIZES.len() * ITERATIONS,
             SIZES.iter().sum::<usize>() * ITERATIONS,
@@ -47,7 +47,7 @@ pub fn echo(
         assert!(said.contains(&expected), "{expected:?} is not in {said:?}");
         assert!(!said.contains("not complete"), "{said}");
     }
-    let said = server.succeed(PATIENCE);
+    let said = server.succeed(TIMEOUT);
     let left = said
         .lines()
         .filter(|line| line.contains(" left after "))

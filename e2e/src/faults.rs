@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use crate::process::{PATIENCE, Running};
+use crate::process::{Running, TIMEOUT};
 use crate::report::Report;
 
 /// One hundredth of the frames, for each fault.
@@ -44,11 +44,11 @@ impl Pair {
             .args([&format!("{kind}-sink"), "faults"])
             .args(sink);
         let mut sink = Running::start("sink", &mut self.sink);
-        sink.wait_for("listening", PATIENCE);
+        sink.wait_for("listening", TIMEOUT);
         self.source
             .args([&format!("{kind}-source"), self.host, "faults"]);
         let source = Running::start("source", self.source.args(source));
-        let (source, sink) = (source.finish(2 * PATIENCE), sink.finish(2 * PATIENCE));
+        let (source, sink) = (source.finish(2 * TIMEOUT), sink.finish(2 * TIMEOUT));
         assert!(
             source.status.success() && sink.status.success(),
             "source: {}\n{}\nsink: {}\n{}",

@@ -2,10 +2,10 @@
 
 use std::process::Command;
 
-use crate::process::{PATIENCE, Running};
+use crate::process::{Running, TIMEOUT};
 
-/// Runs a `vi-peer` that rejects all requests, and others one after the other, each of which opens its NIC so many times
-/// and requests a connection once each time.
+/// Runs a `vi-peer` that rejects all requests, and the clients one after the other. Each client opens its NIC `openings`
+/// times and requests one connection each time.
 ///
 /// # Panics
 /// If a request ends otherwise.
@@ -17,10 +17,10 @@ pub fn request_once_each(
 ) {
     const NAME: &str = "first";
     let mut server = Running::start("server", server.args(["reject-all", NAME]));
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     for mut client in clients {
         client.args(["request-once-each", host, NAME, "--openings"]);
-        let said = Running::start("client", client.arg(openings.to_string())).succeed(PATIENCE);
+        let said = Running::start("client", client.arg(openings.to_string())).succeed(TIMEOUT);
         assert!(said.contains(&format!("rejected {openings}\n")), "{said}");
     }
     server.kill();

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::datapath::DatapathProcess;
-use crate::process::{PATIENCE, Running};
+use crate::process::{Running, TIMEOUT};
 use crate::usage::Usage;
 
 /// As often in a row a process is seen to have the same before it is taken for settled.
@@ -147,7 +147,7 @@ impl Holdings {
 
 /// Looks until it is so.
 fn await_that<E: Debug>(process: &DatapathProcess, mut is_so: impl FnMut() -> Result<(), E>) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while let Err(found) = is_so() {
         if Instant::now() >= deadline {
             panic!("still {found:?}\n{}", Usage::list(process.id()));

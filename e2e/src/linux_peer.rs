@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::installation::built;
-use crate::process::{Line, PATIENCE, Running};
+use crate::process::{Line, Running, TIMEOUT};
 use crate::segment::Segment;
 
 /// Megabytes of the machine.
@@ -156,7 +156,7 @@ impl LinuxPeer {
     /// # Panics
     /// If that takes too long.
     pub fn wait_until_ready(&mut self) -> Duration {
-        uptime(&self.running.wait_for("ready ", PATIENCE))
+        uptime(&self.running.wait_for("ready ", TIMEOUT))
     }
 
     /// The interface's MAC, which all names come from.
@@ -177,7 +177,7 @@ impl LinuxPeer {
     pub fn stop(&mut self) -> Instant {
         self.running.tell("stop");
         let gone = format!("host {:#018x} gone ", self.mac.port_name());
-        self.running.wait_for(&gone, PATIENCE).at
+        self.running.wait_for(&gone, TIMEOUT).at
     }
 
     /// Waits until the kernel's own port is in a state, with whatever N_Port_ID.
@@ -205,7 +205,7 @@ impl LinuxPeer {
     pub fn look_again(&mut self) {
         self.running.skip();
         self.running.tell("status");
-        self.running.wait_for("view ", PATIENCE);
+        self.running.wait_for("view ", TIMEOUT);
     }
 
     /// Waits for as long, in which the kernel's view of the network must stay as it is.
@@ -227,7 +227,7 @@ impl LinuxPeer {
     /// If it fails, or has refused a command.
     pub fn power_off(mut self) -> String {
         self.running.tell("poweroff");
-        let said = self.running.succeed(PATIENCE);
+        let said = self.running.succeed(TIMEOUT);
         assert!(!said.contains("refused "), "{said}");
         said
     }

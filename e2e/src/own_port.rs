@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::installation::built;
-use crate::process::{Line, PATIENCE, Running};
+use crate::process::{Line, Running, TIMEOUT};
 use crate::wire::Namespace;
 
 /// Longer than any test looks on, in seconds.
@@ -71,7 +71,7 @@ impl OwnPort {
     /// If that takes too long.
     pub fn wait_until_up(&mut self) -> OwnView {
         let is_up = |line: &Value| line["own"]["state"] == "up";
-        let (_, line) = self.wait_until("our port is up", PATIENCE, is_up);
+        let (_, line) = self.wait_until("our port is up", TIMEOUT, is_up);
         let own = &line["own"];
         OwnView {
             port_id: port_id(own),
@@ -116,7 +116,7 @@ impl OwnPort {
                 let neighbour = &line["neighbour"];
                 neighbour["host"].is_string() && !known.contains(&number(neighbour, "port_name"))
             };
-            let (_, line) = self.wait_until(&what, PATIENCE, is_news);
+            let (_, line) = self.wait_until(&what, TIMEOUT, is_news);
             known.push(number(&line["neighbour"], "port_name"));
         }
     }
@@ -151,7 +151,7 @@ impl OwnPort {
     pub fn leave(self) -> Instant {
         let at = Instant::now();
         self.running.signal("INT");
-        self.running.succeed(PATIENCE);
+        self.running.succeed(TIMEOUT);
         at
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use crate::process::{PATIENCE, Running, program, succeed};
+use crate::process::{Running, TIMEOUT, program, succeed};
 use crate::usage::Usage;
 use crate::wire::Namespace;
 
@@ -76,19 +76,19 @@ pub fn made_of_answers(
     let mut asking = false;
     let mut liar = Running::start("liar", liar.arg("serve").args(names).arg("--check"));
     for name in names {
-        liar.wait_for("listening", PATIENCE);
+        liar.wait_for("listening", TIMEOUT);
         if !asking {
             explorer.tell(&format!("ask {host} there"));
         }
-        liar.wait_for(&format!("{name}: "), PATIENCE);
+        liar.wait_for(&format!("{name}: "), TIMEOUT);
         asking = ASKED_AGAIN.contains(&name.as_str());
         if !asking {
-            let asked = explorer.wait_for("asked", PATIENCE).text;
+            let asked = explorer.wait_for("asked", TIMEOUT).text;
             let (_, outcome) = asked.rsplit_once(' ').expect("an outcome");
             made.insert(name.clone(), outcome.to_owned());
         }
     }
-    liar.succeed(PATIENCE);
+    liar.succeed(TIMEOUT);
     made
 }
 
@@ -133,7 +133,7 @@ pub fn has_not_grown(process: &Running, before: u64) {
 /// If not.
 pub fn is_untouched(mut honest: Running) {
     honest.skip();
-    honest.wait_for("alive", PATIENCE);
-    let said = honest.succeed(PATIENCE);
+    honest.wait_for("alive", TIMEOUT);
+    let said = honest.succeed(TIMEOUT);
     assert!(!said.lines().any(|l| l.starts_with("lost ")), "{said}");
 }

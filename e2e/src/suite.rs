@@ -13,7 +13,7 @@ use crate::process::Running;
 /// The folders of the suite: the phases of the guide.
 pub const PHASES: [&str; 3] = ["early_adopter", "functional", "full"];
 /// Longer than any program of the suite takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What the NICs with bad wires do to frames, as the value of `fault`.
 pub const LOSSY: &str = "{ seed = 3, loss_ppm = 20000 }";
@@ -102,7 +102,7 @@ pub fn conforms(
                 command.env("VIPL_TEST_UNKNOWN_HOST", "refuses");
             }
         }
-        let ended = Running::start(name, &mut command).finish(PATIENCE);
+        let ended = Running::start(name, &mut command).finish(TIMEOUT);
         let lines = |start: &str| ended.text.lines().filter(|l| l.starts_with(start)).count();
         let passed = ended.status.success() && ended.text.contains(" passed, 0 failed\n");
         if !passed || lines("elsewhere ") > 0 {

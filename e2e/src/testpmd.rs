@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::process::{PATIENCE, Running};
+use crate::process::{Running, TIMEOUT};
 
 /// Holds a frame that is longer than any of ours in one buffer.
 const BUFFER_BYTES: u32 = 4224;
@@ -30,7 +30,7 @@ impl Testpmd {
         command.args(["--", "--interactive", "--total-num-mbufs=8192"]);
         command.arg(format!("--mbuf-size={BUFFER_BYTES}"));
         let mut running = Running::start("dpdk-testpmd", &mut command);
-        running.wait_until("its ports are started", PATIENCE, |line| line == "Done");
+        running.wait_until("its ports are started", TIMEOUT, |line| line == "Done");
         Self(running)
     }
 
@@ -46,7 +46,7 @@ impl Testpmd {
         self.0.tell("start");
         let begun = format!("{mode} packet forwarding - ports=");
         self.0
-            .wait_until(&begun, PATIENCE, |line| line.contains(&begun));
+            .wait_until(&begun, TIMEOUT, |line| line.contains(&begun));
     }
 
     /// Says something to it while it forwards.
@@ -65,7 +65,7 @@ impl Testpmd {
         self.0.skip();
         self.0.tell("stop");
         self.0
-            .wait_until("it has stopped", PATIENCE, |line| line == "Done.");
+            .wait_until("it has stopped", TIMEOUT, |line| line == "Done.");
     }
 
     /// Ends it in order, of its own order: how well it does so is its business, and with a memif whose other end goes on
@@ -75,6 +75,6 @@ impl Testpmd {
     /// It does not end.
     pub fn quit(mut self) {
         self.0.tell("quit");
-        self.0.finish(PATIENCE);
+        self.0.finish(TIMEOUT);
     }
 }

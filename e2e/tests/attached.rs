@@ -14,7 +14,7 @@ use e2e::scratch::Scratch;
 use e2e::suite::{DAMAGED, LOSSY, Settings, UnknownHost, conforms, fragile};
 
 /// Longer than any program of the suite takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The NICs that the conformance suite wants (vipl/capi/tests/common), the usual one of which is `VINIC0`.
 fn suite_nics(usual: NicText, segments: &Path) -> NicText {
@@ -115,7 +115,7 @@ fn attached_program_gives_no_descriptor_the_number_of_a_closed_standard_stream()
     let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nic, here);
     let mut command = program(installation.test_program("vipl/capi/tests/c", "standard_streams"));
     command.env("VIADUCT_CONFIG", process.config());
-    let said = Running::start("standard_streams", &mut command).succeed(PATIENCE);
+    let said = Running::start("standard_streams", &mut command).succeed(TIMEOUT);
     assert!(said.ends_with(" passed, 0 failed\n"), "{said}");
     assert!(process.stop().status.success());
 }
@@ -136,7 +136,7 @@ fn a_process_that_is_ready_has_all_its_threads() {
     for _ in 0..5 {
         let process = DatapathProcess::start(&files, "idle = \"hybrid\"", &nics, here);
         let ready = Holdings::alone(&process);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let mut stat = process.stat();
         assert_eq!(stat["cores"][0]["core"], polling_core(), "{stat}");
         while stat["cores"][0]["turns"] == 0 {

@@ -16,7 +16,7 @@ use e2e::delays::Delays;
 use e2e::holdings::{Holdings, Own};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::usage::Usage;
@@ -182,7 +182,7 @@ impl Host {
     fn server(&self, wire: &Wire) -> Running {
         let mut command = self.command(wire, PEER);
         let mut server = Running::start("server", command.args(["serve", "deaths"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         server
     }
 
@@ -268,16 +268,16 @@ impl Scene {
         let sides = ["left", "right"];
         let pair = sides.map(|side| self.left.stress_for("1", &self.wire, side, Way::Memory, 1));
         for side in pair {
-            side.succeed(PATIENCE);
+            side.succeed(TIMEOUT);
         }
     }
 
     /// A client that comes and goes: what whoever is first has the process make is there then.
     fn come_and_go(&self, of: End, server: &mut Running) {
         let mut first = self.left.client(&self.wire, of, "first");
-        first.wait_for("alive", PATIENCE);
-        first.succeed(PATIENCE);
-        server.wait_for("left first", PATIENCE);
+        first.wait_for("alive", TIMEOUT);
+        first.succeed(TIMEOUT);
+        server.wait_for("left first", TIMEOUT);
     }
 
     /// Programs of the left process: clients of both servers, and a pair that does all kinds of things, within the
@@ -290,7 +290,7 @@ impl Scene {
             let mut running = self.left.client(&self.wire, server, &name);
             // One of them when it is connected, to either server in turn, so that one at least is missed.
             if place == number % 2 {
-                running.wait_for("connected", PATIENCE);
+                running.wait_for("connected", TIMEOUT);
             }
             // Half of the others before or while they attach and connect.
             let limit = if place < BATCH / 2 { 80 } else { 600 };
@@ -351,9 +351,9 @@ impl Scene {
         }
         for (name, server, death) in mourned {
             let server = &mut servers[usize::from(server == End::Right)];
-            let lost = server.wait_for(&format!("lost {name}"), PATIENCE);
+            let lost = server.wait_for(&format!("lost {name}"), TIMEOUT);
             self.known.note(&name, death, &lost, KNOWN_WITHIN);
-            server.wait_for(&format!("left {name}"), PATIENCE);
+            server.wait_for(&format!("left {name}"), TIMEOUT);
         }
     }
 }
@@ -377,7 +377,7 @@ fn segments_of(scene: &Scene) -> [Vec<(String, u64)>; 2] {
 
 /// Waits until the segments have these files again.
 fn await_segments(scene: &Scene, before: &[Vec<(String, u64)>; 2]) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let now = segments_of(scene);
         if now == *before {
@@ -417,7 +417,7 @@ fn applications_die() {
     let mut bystanders = [End::Left, End::Right].map(|of| {
         let name = format!("bystander-{}", of.interface());
         let mut client = scene.left.client(&scene.wire, of, &name);
-        client.wait_for("alive", PATIENCE);
+        client.wait_for("alive", TIMEOUT);
         client
     });
     let survivors = [&servers[0], &bystanders[0], &bystanders[1]];
@@ -442,14 +442,14 @@ fn applications_die() {
         await_segments(&scene, &before.segments);
         for client in &mut bystanders {
             client.skip();
-            client.wait_for("alive", PATIENCE);
+            client.wait_for("alive", TIMEOUT);
         }
     }
     for (id, before) in ids.into_iter().zip(resident) {
         assert_kept(before, id);
     }
     for client in bystanders {
-        let report = Report::read(&client.succeed(PATIENCE));
+        let report = Report::read(&client.succeed(TIMEOUT));
         assert!(report.get("round_trips") > 0);
         assert_eq!(
             report.get("events"),
@@ -458,7 +458,7 @@ fn applications_die() {
         );
     }
     for server in servers {
-        assert_clean(&Report::read(&server.succeed(PATIENCE)));
+        assert_clean(&Report::read(&server.succeed(TIMEOUT)));
     }
     for (host, alone) in [&mut scene.left, &mut scene.right].into_iter().zip(alone) {
         alone.await_again(host.process(), &[]);
@@ -491,7 +491,7 @@ fn processes_die() {
         Running::start(name, &mut command)
     });
     for client in &mut clients {
-        client.wait_for("alive 0", PATIENCE);
+        client.wait_for("alive 0", TIMEOUT);
     }
     let survivor = scene.right.process().id();
     let resident = resident_kib(survivor);
@@ -503,15 +503,15 @@ fn processes_die() {
         let death = scene.left.kill();
         for client in &mut clients {
             for news in ["failed Nic", "lost server"] {
-                let told = client.wait_for(news, PATIENCE);
+                let told = client.wait_for(news, TIMEOUT);
                 scene.known.note(news, death, &told, KNOWN_WITHIN);
             }
-            client.wait_for(&format!("closed {round}"), PATIENCE);
+            client.wait_for(&format!("closed {round}"), TIMEOUT);
         }
         for name in names {
-            let lost = server.wait_for(&format!("lost {name}"), PATIENCE);
+            let lost = server.wait_for(&format!("lost {name}"), TIMEOUT);
             missed.note(name, death, &lost, KNOWN_WITHIN);
-            server.wait_for(&format!("left {name}"), PATIENCE);
+            server.wait_for(&format!("left {name}"), TIMEOUT);
         }
         drop(load);
         before.await_again(scene.right.process(), &[&server]);
@@ -520,14 +520,14 @@ fn processes_die() {
         await_segments(&scene, &segments);
         for client in &mut clients {
             client.tell("again");
-            client.wait_for(&format!("alive {}", round + 1), PATIENCE);
+            client.wait_for(&format!("alive {}", round + 1), TIMEOUT);
         }
     }
     assert_kept(resident, survivor);
     for client in clients {
-        client.succeed(PATIENCE);
+        client.succeed(TIMEOUT);
     }
-    assert_clean(&Report::read(&server.succeed(PATIENCE)));
+    assert_clean(&Report::read(&server.succeed(TIMEOUT)));
     for (host, alone) in [&mut scene.left, &mut scene.right].into_iter().zip(alone) {
         alone.await_again(host.process(), &[]);
         host.stop();
@@ -554,12 +554,12 @@ fn the_next_process_cleans_up() {
             Running::start("peer", &mut command)
         };
         let mut server = peer(&["serve", "deaths"]);
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         let mut client = peer(&["ping", "localhost", "deaths", "--own", "client"]);
-        client.wait_for("alive", PATIENCE);
+        client.wait_for("alive", TIMEOUT);
         process.kill();
-        client.wait_for("lost server", PATIENCE);
-        server.wait_for("lost client", PATIENCE);
+        client.wait_for("lost server", TIMEOUT);
+        server.wait_for("lost client", TIMEOUT);
     }
     let process = DatapathProcess::start(&files, idle, &nic, here);
     let ended = process.stop();
@@ -585,13 +585,13 @@ fn a_program_dies_whose_child_keeps_its_sockets() {
     let mut command = e2e::process::program(&program);
     command.env("VIADUCT_CONFIG", process.config());
     let mut parent = Running::start("forks", &mut command);
-    parent.wait_for("forked", PATIENCE);
+    parent.wait_for("forked", TIMEOUT);
     assert_ne!(Own::of(&process, &[]), alone.own, "it is attached");
     // The child's input stays open.
     parent.signal("KILL");
     let gone = format!("process {} is gone", parent.id());
     let says = process.says();
-    says.wait_until(&gone, PATIENCE, |line| line.contains(&gone));
+    says.wait_until(&gone, TIMEOUT, |line| line.contains(&gone));
     alone.await_again(&process, &[]);
     let ended = process.stop();
     assert!(ended.status.success(), "{}", ended.text);

@@ -11,7 +11,7 @@ use e2e::holdings::Holdings;
 use e2e::installation::{Installation, built};
 use e2e::metrics::{self, Metrics};
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, succeed};
+use e2e::process::{Running, TIMEOUT, succeed};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 use serde_json::Value;
@@ -119,7 +119,7 @@ impl Host {
 
     /// Waits until the steady programs are connected.
     fn await_steady(&self, wire: &Wire) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let stat = self.stat(wire);
             if owners(&stat, "vis") >= STEADY_PROGRAMS && connected(&stat) >= STEADY_VIS {
@@ -154,7 +154,7 @@ impl Host {
         let shown = self.ask(wire, &["top", "--once"]);
         assert!(shown.contains("VINIC0"), "{shown}");
         top.tell("q");
-        let shown = top.succeed(PATIENCE);
+        let shown = top.succeed(TIMEOUT);
         for word in ["VINIC0", "BUSY%", "vibench", "mesh"] {
             assert!(shown.contains(word), "no {word} in {shown:?}");
         }
@@ -213,9 +213,9 @@ impl Programs {
             Running::start(name, command.args(words))
         };
         let mut echo_server = c_program(left, "EchoServer", &["-c", "1"]);
-        echo_server.wait_for("EchoServer: listening", PATIENCE);
+        echo_server.wait_for("EchoServer: listening", TIMEOUT);
         let mut bench_server = left.bench(wire, &["--listen"]);
-        bench_server.wait_for("vibench: listening", PATIENCE);
+        bench_server.wait_for("vibench: listening", TIMEOUT);
         let write_server = c_program(left, "RdmaWrite", &["-S", "-t", "50000"]);
         let host = End::Left.host();
         let echo = ["-t", "50000", "-i", ITERATIONS, host];
@@ -240,27 +240,27 @@ impl Programs {
         }
         for (rank, one) in programs.mesh.iter_mut().enumerate() {
             let said = format!("rank {rank}: 50 messages with each of 3 peers");
-            one.wait_for(&said, PATIENCE);
+            one.wait_for(&said, TIMEOUT);
         }
-        programs.stress[0].wait_for("thread 0", PATIENCE);
+        programs.stress[0].wait_for("thread 0", TIMEOUT);
         programs
     }
 
     /// All have done what they were to do, and those that stay are told to go.
     fn end(self, hosts: [&Host; 2]) {
         let [echo_server, echo_client] = self.echo;
-        let said = echo_client.succeed(PATIENCE);
+        let said = echo_client.succeed(TIMEOUT);
         assert!(said.contains(" 0 errors"), "{said}");
-        echo_server.succeed(PATIENCE);
+        echo_server.succeed(TIMEOUT);
         let [write_server, write_client] = self.write;
-        let said = write_client.succeed(PATIENCE);
+        let said = write_client.succeed(TIMEOUT);
         assert!(said.contains("every byte right"), "{said}");
-        write_server.succeed(PATIENCE);
+        write_server.succeed(TIMEOUT);
         for one in self.mesh {
-            one.succeed(PATIENCE);
+            one.succeed(TIMEOUT);
         }
         for side in self.stress {
-            side.succeed(PATIENCE);
+            side.succeed(TIMEOUT);
         }
         let books = hosts.map(|host| host.files.file("books"));
         let mut judge = Command::new(STRESS);
@@ -273,7 +273,7 @@ impl Programs {
         let [bench_server, bench_client] = self.bench;
         for one in [bench_client, bench_server] {
             one.signal("INT");
-            one.succeed(PATIENCE);
+            one.succeed(TIMEOUT);
         }
     }
 }

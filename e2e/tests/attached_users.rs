@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use e2e::datapath::{DatapathProcess, here};
 use e2e::nics::NicText;
-use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
@@ -44,21 +44,21 @@ impl Scene {
     /// A program of root's that does what its input says.
     fn of_root(&self, name: &str) -> Running {
         let mut explorer = self.start(name, program(&self.peer), &["explore"]);
-        explorer.wait_for("ready", PATIENCE);
+        explorer.wait_for("ready", TIMEOUT);
         explorer
     }
 
     /// The same of the ordinary user.
     fn of_other(&self, name: &str) -> Running {
         let mut explorer = self.start(name, unprivileged(&self.peer), &["explore"]);
-        explorer.wait_for("ready", PATIENCE);
+        explorer.wait_for("ready", TIMEOUT);
         explorer
     }
 
     /// What a request under the name `own` comes to.
     fn ask(&self, client: &mut Running, server: &str, own: &str) -> String {
         client.tell(&format!("ask {} {server} {own}", self.host));
-        let told = client.wait_for("asked", PATIENCE).text;
+        let told = client.wait_for("asked", TIMEOUT).text;
         let start = format!("asked {} ", self.host);
         told.strip_prefix(&start).expect("this host").to_owned()
     }
@@ -78,18 +78,18 @@ fn users_are_kept_apart(nic: &NicText, host: &str) {
     }
     let mut scene = Scene::new(nic, host);
     let mut server = scene.start("server", program(PEER), &["serve", "service"]);
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     let [mut thief, mut client] = [scene.of_other("thief"), scene.of_root("client")];
 
     thief.tell("hold service");
-    thief.wait_for("holds nothing: ErrorResource", PATIENCE);
+    thief.wait_for("holds nothing: ErrorResource", TIMEOUT);
     for number in 0..CLIENTS {
         let own = format!("client-{number}");
         assert_eq!(scene.ask(&mut client, "service", &own), "connected");
         assert_eq!(scene.ask(&mut thief, "service", &own), "ErrorResource");
     }
     assert_eq!(scene.ask(&mut thief, "service", "thief"), "connected");
-    let line = scene.process.says().wait_until("why", PATIENCE, |line| {
+    let line = scene.process.says().wait_until("why", TIMEOUT, |line| {
         line.contains("discriminator refused: reserved for user 0")
     });
     let user = format!("uid={}", unprivileged_user());
@@ -104,7 +104,7 @@ fn users_are_kept_apart(nic: &NicText, host: &str) {
     for (client, user) in [(&mut thief, unprivileged_user()), (&mut client, 0)] {
         desk.tell("hold desk");
         desk.tell("release");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         // It may not listen yet.
         let answer = loop {
             match scene.ask(client, "desk", &format!("user-{user}")) {
@@ -113,16 +113,16 @@ fn users_are_kept_apart(nic: &NicText, host: &str) {
             }
         };
         assert_eq!(answer, "Reject");
-        desk.wait_for(&format!("holds user-{user} of user {user}"), PATIENCE);
+        desk.wait_for(&format!("holds user-{user} of user {user}"), TIMEOUT);
     }
-    desk.succeed(PATIENCE);
+    desk.succeed(TIMEOUT);
 
     // The last opening that used it is closed, or its program is killed.
-    client.succeed(PATIENCE);
+    client.succeed(TIMEOUT);
     assert_eq!(scene.ask(&mut thief, "service", "client-0"), "connected");
     assert_eq!(scene.ask(&mut thief, "nobody", "service"), "ErrorResource");
     server.kill();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         match scene.ask(&mut thief, "nobody", "service").as_str() {
             "NoMatch" => break,
@@ -130,7 +130,7 @@ fn users_are_kept_apart(nic: &NicText, host: &str) {
             other => panic!("{other}"),
         }
     }
-    thief.succeed(PATIENCE);
+    thief.succeed(TIMEOUT);
     let ended = scene.process.stop();
     assert!(ended.status.success(), "{}", ended.text);
 }

@@ -11,7 +11,7 @@ use e2e::datapath::DatapathProcess;
 use e2e::delays::Delays;
 use e2e::holdings::Holdings;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -95,14 +95,14 @@ impl Scene {
 /// A server that is called by its name.
 fn serve(mut command: Command, name: &str) -> Running {
     let mut server = Running::start(name, command.args(["serve", name]));
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     server
 }
 
 fn ping(mut command: Command, of: End, server: &str, name: &str) -> Running {
     let words = ["ping", of.host(), server, "--own", name];
     let mut client = Running::start(name, command.args(words));
-    client.wait_for("connected", PATIENCE);
+    client.wait_for("connected", TIMEOUT);
     client
 }
 
@@ -110,13 +110,13 @@ fn ping(mut command: Command, of: End, server: &str, name: &str) -> Running {
 fn goes_on(client: &mut Running) {
     client.skip();
     for _ in 0..3 {
-        client.wait_for("alive", PATIENCE);
+        client.wait_for("alive", TIMEOUT);
     }
 }
 
 /// Every byte came back, and nothing else happened.
 fn end_well(client: Running) {
-    let report = Report::read(&client.succeed(PATIENCE));
+    let report = Report::read(&client.succeed(TIMEOUT));
     assert!(report.get("round_trips") > 0, "{report:?}");
     assert_eq!(report.get("events"), 0, "{report:?}");
 }
@@ -177,9 +177,9 @@ fn attached_programs_talk_with_all_others() {
     }
     for mut server in servers {
         for _ in KINDS {
-            server.wait_for("left ", PATIENCE);
+            server.wait_for("left ", TIMEOUT);
         }
-        server.succeed(PATIENCE);
+        server.succeed(TIMEOUT);
     }
     scene.stop();
 }
@@ -225,9 +225,9 @@ fn attached_programs_die() {
             let mut victim = ping(scene.attached(), kind.end(), kind.name(), "victim");
             goes_on(&mut victim);
             let death = victim.kill();
-            let lost = server.wait_for("lost victim", PATIENCE);
+            let lost = server.wait_for("lost victim", TIMEOUT);
             known.note("a client", death, &lost, KNOWN_WITHIN);
-            server.wait_for("left victim", PATIENCE);
+            server.wait_for("left victim", TIMEOUT);
         }
         let victim = serve(scene.attached(), "victim");
         let clients = [Kind::Attached, Kind::Far];
@@ -238,9 +238,9 @@ fn attached_programs_die() {
         }
         let death = victim.kill();
         for mut client in clients {
-            let lost = client.wait_for("lost server", PATIENCE);
+            let lost = client.wait_for("lost server", TIMEOUT);
             known.note("a server", death, &lost, KNOWN_WITHIN);
-            let report = Report::read(&client.succeed(PATIENCE));
+            let report = Report::read(&client.succeed(TIMEOUT));
             assert_eq!(
                 (report.get("losses"), report.get("events")),
                 (1, 1),
@@ -252,7 +252,7 @@ fn attached_programs_die() {
     }
     end_well(bystander);
     for (_, server) in servers {
-        server.succeed(PATIENCE);
+        server.succeed(TIMEOUT);
     }
     scene.stop();
     println!("\nnote: SIGKILL of attached programs over VI/TCP: known after {known}");
@@ -274,9 +274,9 @@ fn process_accepts_where_a_program_died() {
         end_well(client);
     }
     for name in ["before", "after"] {
-        attached.wait_for(&format!("left {name}"), PATIENCE);
+        attached.wait_for(&format!("left {name}"), TIMEOUT);
     }
-    attached.succeed(PATIENCE);
+    attached.succeed(TIMEOUT);
     scene.stop();
 }
 
@@ -289,7 +289,7 @@ fn processes_die() {
     client.args(["outlive", End::Right.host(), "far", "--own", "client"]);
     client.args(["--busy", "--failures", &DEATHS.to_string()]);
     let mut client = Running::start("client", &mut client);
-    client.wait_for("alive 0", PATIENCE);
+    client.wait_for("alive 0", TIMEOUT);
     let (mut attached, mut known) = (Delays::default(), Delays::default());
     for round in 0..DEATHS {
         let mut server = serve(scene.attached(), "attached");
@@ -297,23 +297,23 @@ fn processes_die() {
         goes_on(&mut orphan);
         let death = scene.kill();
         for news in ["failed Nic", "lost server"] {
-            let told = client.wait_for(news, PATIENCE);
+            let told = client.wait_for(news, TIMEOUT);
             attached.note(news, death, &told, KNOWN_WITHIN);
         }
-        let told = server.wait_for("failed Nic", PATIENCE);
+        let told = server.wait_for("failed Nic", TIMEOUT);
         attached.note("the server", death, &told, KNOWN_WITHIN);
-        let told = far.wait_for("lost client", PATIENCE);
+        let told = far.wait_for("lost client", TIMEOUT);
         known.note("a client", death, &told, KNOWN_WITHIN);
-        let told = orphan.wait_for("lost server", PATIENCE);
+        let told = orphan.wait_for("lost server", TIMEOUT);
         known.note("a server", death, &told, KNOWN_WITHIN);
-        orphan.succeed(PATIENCE);
-        client.wait_for(&format!("closed {round}"), PATIENCE);
+        orphan.succeed(TIMEOUT);
+        client.wait_for(&format!("closed {round}"), TIMEOUT);
         scene.start();
         client.tell("again");
-        client.wait_for(&format!("alive {}", round + 1), PATIENCE);
+        client.wait_for(&format!("alive {}", round + 1), TIMEOUT);
     }
-    client.succeed(PATIENCE);
-    far.succeed(PATIENCE);
+    client.succeed(TIMEOUT);
+    far.succeed(TIMEOUT);
     scene.stop();
     println!(
         "\nnote: SIGKILL of datapath processes that speak VI/TCP: their programs knew after {attached}, their peers after {known}"

@@ -2,7 +2,7 @@
 
 use e2e::installation::vibench;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 use serde_json::Value;
@@ -37,7 +37,7 @@ impl TwoHosts {
         let mut command = wire.left.program(vibench());
         command.args(["rate", "--listen", "--cores", "0,1", "--config"]);
         let mut listener = Running::start("listener", command.arg(scratch.file("left.toml")));
-        listener.wait_for("vibench: listening", PATIENCE);
+        listener.wait_for("vibench: listening", TIMEOUT);
         Self {
             wire,
             scratch,
@@ -53,7 +53,7 @@ impl TwoHosts {
             .args(["--cores", "0,1", "--connect", LISTENER]);
         command.arg("--config").arg(self.scratch.file("right.toml"));
         let run = Running::start("vibench", command.arg("--json").arg(&json));
-        let said = run.succeed(PATIENCE);
+        let said = run.succeed(TIMEOUT);
         let text = std::fs::read_to_string(&json).unwrap_or_else(|e| panic!("{e}\n{said}"));
         let results: Value = serde_json::from_str(&text).expect("JSON");
         results.as_array().expect("an array").clone()
@@ -62,7 +62,7 @@ impl TwoHosts {
     fn finish(mut self) {
         let listener = self.listener.take().expect("a listener");
         listener.signal("INT");
-        let said = listener.succeed(PATIENCE);
+        let said = listener.succeed(TIMEOUT);
         assert!(!said.contains("panicked"), "{said}");
     }
 }

@@ -10,7 +10,7 @@ use e2e::capture::{Frame, Occurrence, judge, read_file, read_file_with};
 use e2e::datapath::{DatapathProcess, here};
 use e2e::installation::built;
 use e2e::nics::NicText;
-use e2e::process::{Ended, PATIENCE, Running, program, succeed};
+use e2e::process::{Ended, Running, TIMEOUT, program, succeed};
 use e2e::process::{unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 
@@ -42,14 +42,14 @@ impl Conversation {
             Running::start(words[0], &mut command)
         };
         let mut server = peer(process.config(), &["serve", "talk"]);
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         let pace = PACE.to_string();
         let mut words = vec!["ping", "localhost", "talk", "--own", "me"];
         if paced {
             words.extend(["--per-second", &pace]);
         }
         let mut client = peer(&own, &words);
-        client.wait_for("connected", PATIENCE);
+        client.wait_for("connected", TIMEOUT);
         Self {
             process,
             server,
@@ -62,7 +62,7 @@ impl Conversation {
     /// Starts to capture; returns when it has begun.
     fn capture(&self, file: &Path, words: &[&str]) -> Running {
         let mut capture = self.capture_as(program(built().join("fcvi-pmd")), file, words);
-        capture.wait_for("capturing VINIC0", PATIENCE);
+        capture.wait_for("capturing VINIC0", TIMEOUT);
         capture
     }
 
@@ -76,18 +76,18 @@ impl Conversation {
     fn go_on(&mut self, round_trips: u64) {
         self.client.skip();
         let count = |line: &str| line.strip_prefix("alive ")?.parse::<u64>().ok();
-        let begin = count(&self.client.wait_for("alive ", PATIENCE).text).expect("a number");
+        let begin = count(&self.client.wait_for("alive ", TIMEOUT).text).expect("a number");
         self.client
-            .wait_until("further round trips", PATIENCE, |line| {
+            .wait_until("further round trips", TIMEOUT, |line| {
                 count(line).is_some_and(|now| now >= begin + round_trips)
             });
     }
 
     /// Ends everything; what the process said.
     fn end(self) -> Ended {
-        let said = self.client.succeed(PATIENCE);
+        let said = self.client.succeed(TIMEOUT);
         assert!(!said.contains("losses"), "{said}");
-        self.server.succeed(PATIENCE);
+        self.server.succeed(TIMEOUT);
         let ended = self.process.stop();
         assert!(ended.status.success(), "{}", ended.text);
         ended
@@ -109,7 +109,7 @@ fn counts(said: &str) -> (usize, usize) {
 
 fn stop(capture: Running) -> (usize, usize) {
     capture.signal("INT");
-    counts(&capture.succeed(PATIENCE))
+    counts(&capture.succeed(TIMEOUT))
 }
 
 /// The ports that have sent something.
@@ -139,7 +139,7 @@ fn a_conversation_is_read_back_whole() {
     let port = &ports[0];
     let filter = format!("in and opcode == 1 and s_id == {port} or out and s_id == {port}");
     let words = ["--filter", &filter, "--count", "50", "--snaplen", "60"];
-    let said = talk.capture(&file, &words).succeed(PATIENCE);
+    let said = talk.capture(&file, &words).succeed(TIMEOUT);
     assert_eq!(counts(&said), (50, 0));
     let fields = ["fc.s_id", "frame.cap_len", "frame.len", "fc.type"];
     let rows = read_file_with(&file, &fields, Occurrence::First);
@@ -151,7 +151,7 @@ fn a_conversation_is_read_back_whole() {
 
     // None of it, for a while.
     let words = ["--filter", "fip or els", "--for", "0.2"];
-    let said = talk.capture(&file, &words).succeed(PATIENCE);
+    let said = talk.capture(&file, &words).succeed(TIMEOUT);
     assert_eq!(counts(&said), (0, 0));
     assert!(read_file(&file).is_empty());
     talk.end();
@@ -180,11 +180,11 @@ fn a_slow_writer_loses_frames_and_nobody_else_does() {
     command.args(["-c", script]).arg(built().join("fcvi-pmd"));
     command.env("CAPTURE_PIPE", &pipe);
     let mut capture = talk.capture_as(command, Path::new("-"), &["--buffer", "64"]);
-    capture.wait_for("capturing VINIC0", PATIENCE);
+    capture.wait_for("capturing VINIC0", TIMEOUT);
     talk.go_on(8000);
     capture.signal("INT");
     read.send(()).expect("a reader");
-    let (captured, dropped) = counts(&capture.succeed(PATIENCE));
+    let (captured, dropped) = counts(&capture.succeed(TIMEOUT));
     let file = talk.files.file("slow.pcapng");
     fs::write(&file, reader.join().expect("a reader")).expect("room");
     let frames = read_file(&file);
@@ -207,7 +207,7 @@ fn a_capture_ends_with_its_operator_and_with_its_process() {
     // One at a time.
     let second = talk.files.file("second.pcapng");
     let refused = talk.capture_as(program(built().join("fcvi-pmd")), &second, &[]);
-    let refused = refused.finish(PATIENCE);
+    let refused = refused.finish(TIMEOUT);
     assert!(!refused.status.success());
     let why = "NIC VINIC0 is captured already";
     assert!(refused.text.contains(why), "{}", refused.text);
@@ -215,13 +215,13 @@ fn a_capture_ends_with_its_operator_and_with_its_process() {
     talk.go_on(100);
     capture.kill();
     let over = |line: &str| line.contains("NIC VINIC0: the capture of process");
-    talk.process.says().wait_until("its end", PATIENCE, over);
+    talk.process.says().wait_until("its end", TIMEOUT, over);
     let capture = talk.capture(&file, &[]);
     talk.go_on(100);
     // Its end is the process's, which gives all that it has.
     let ended = talk.process.stop();
     assert!(ended.status.success(), "{}", ended.text);
-    let (captured, dropped) = counts(&capture.succeed(PATIENCE));
+    let (captured, dropped) = counts(&capture.succeed(TIMEOUT));
     let frames = read_file(&file);
     assert!(captured >= 200 && dropped == 0, "{captured}, {dropped}");
     assert_eq!(frames.len(), captured);
@@ -232,7 +232,7 @@ fn what_cannot_be_captured_is_told() {
     let talk = Conversation::begin(true);
     let file = talk.files.file("refused.pcapng");
     let told = |command: Command, words: &[&str], why: &str| {
-        let ended = talk.capture_as(command, &file, words).finish(PATIENCE);
+        let ended = talk.capture_as(command, &file, words).finish(TIMEOUT);
         assert!(!ended.status.success(), "{words:?}");
         assert!(ended.text.contains(why), "{words:?}: {}", ended.text);
         assert!(!file.exists());
@@ -264,7 +264,7 @@ fn a_nic_that_moves_messages_without_frames_says_so() {
     let mut command = program(built().join("fcvi-pmd"));
     command.arg("capture").arg("--config").arg(process.config());
     command.args(["--for", "0.1", "-w"]).arg(&file);
-    let said = Running::start("capture", &mut command).succeed(PATIENCE);
+    let said = Running::start("capture", &mut command).succeed(TIMEOUT);
     let note = "VINIC0: messages between VIs of this NIC are moved without frames and not seen: shortcut = false";
     assert!(said.contains(note), "{said}");
     assert!(process.stop().status.success());

@@ -9,7 +9,7 @@ use std::process::Command;
 use e2e::certificates::Certificates;
 use e2e::installation::built;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -373,7 +373,7 @@ fn check_here_accepts_a_port_that_a_program_of_this_user_shares() {
     let mut program = wire.left.program(env!("CARGO_BIN_EXE_vi-peer"));
     program.env("VIADUCT_CONFIG", &config);
     let mut program = Running::start("vi-peer", program.args(["reject-all", "shares"]));
-    program.wait_for("listening", PATIENCE);
+    program.wait_for("listening", TIMEOUT);
     let (code, said) = check(wire.left.program(fcvi_pmd()), &config);
     assert_eq!(code, Some(0), "{said}");
     // One with another directory does not find it.

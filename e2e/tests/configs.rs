@@ -8,7 +8,7 @@ use e2e::installation::{Installation, built, workspace};
 use e2e::nics::End;
 #[cfg(feature = "dpdk")]
 use e2e::process::unprivileged;
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -20,9 +20,9 @@ fn example(name: &str) -> String {
 /// A server starts with the configuration and ends when it is told to.
 fn serve(server: &mut Command) {
     let mut server = Running::start("EchoServer", server);
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     server.signal("TERM");
-    let said = server.succeed(PATIENCE);
+    let said = server.succeed(TIMEOUT);
     assert!(!said.contains("vipl: "), "nothing to warn of: {said}");
 }
 
@@ -109,7 +109,7 @@ fn the_example_past_the_kernel_carries_messages() {
         .env("VIADUCT_CONFIG", left.config())
         .args(["-c", "1"]);
     let mut server = Running::start("EchoServer", &mut server);
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     let mut client = wire.right.program(installation.program("EchoClient"));
     client.env("VIADUCT_CONFIG", right.config()).args([
         "-t",
@@ -118,12 +118,12 @@ fn the_example_past_the_kernel_carries_messages() {
         "10",
         "server.example",
     ]);
-    let said = Running::start("EchoClient", &mut client).succeed(PATIENCE);
+    let said = Running::start("EchoClient", &mut client).succeed(TIMEOUT);
     assert!(
         said.contains("50 messages, 696970 bytes, 0 errors"),
         "{said}"
     );
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
     for (end, process) in [(End::Left, left), (End::Right, right)] {
         let show = format!("-details link show {}", end.interface());
         assert!(
@@ -169,7 +169,7 @@ fn process_examples_are_accepted_for_serving() {
         check
             .arg("check")
             .arg(workspace().join("configs").join(name));
-        let said = Running::start("check", &mut check).succeed(PATIENCE);
+        let said = Running::start("check", &mut check).succeed(TIMEOUT);
         assert!(said.trim_end().ends_with(last), "{name}: {said}");
     }
 }
@@ -181,7 +181,7 @@ fn dpdk_examples_are_two_ends_of_one_wire() {
     for (role, host) in ends {
         let file = workspace().join(format!("configs/dpdk-memif-{role}.toml"));
         let mut check = program(built().join("fcvi-pmd"));
-        let said = Running::start("check", check.arg("check").arg(&file)).succeed(PATIENCE);
+        let said = Running::start("check", check.arg("check").arg(&file)).succeed(TIMEOUT);
         let expected =
             format!("VINIC0: dpdk on net_memif0, host {host}, neighbours are discovered");
         assert_eq!(said.trim_end(), expected);
@@ -206,16 +206,16 @@ fn the_memif_examples_carry_messages() {
     let mut server = unprivileged(installation.program("EchoServer"));
     let server = server.env("VIADUCT_CONFIG", config("server"));
     let mut server = Running::start("EchoServer", server.args(["-c", "1"]));
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     let mut client = unprivileged(installation.program("EchoClient"));
     let client = client.env("VIADUCT_CONFIG", config("client"));
     let client = client.args(["-t", "20000", "-i", "10", "192.0.2.1"]);
-    let said = Running::start("EchoClient", client).succeed(PATIENCE);
+    let said = Running::start("EchoClient", client).succeed(TIMEOUT);
     assert!(
         said.contains("50 messages, 696970 bytes, 0 errors"),
         "{said}"
     );
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 #[cfg(not(feature = "dpdk"))]
@@ -227,7 +227,7 @@ fn a_process_without_dpdk_says_so() {
     let config = scratch.write("pmd.toml", &text);
     let mut run = program(built().join("fcvi-pmd"));
     run.args(["run", "--config"]).arg(&config);
-    let ended = Running::start("fcvi-pmd", &mut run).finish(PATIENCE);
+    let ended = Running::start("fcvi-pmd", &mut run).finish(TIMEOUT);
     let why = "this program was built without DPDK: build it with --features dpdk";
     assert!(
         !ended.status.success() && ended.text.contains(why),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use e2e::installation::vibench;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 use serde_json::Value;
@@ -50,7 +50,7 @@ fn thousands_of_connections_between_two_hosts_leave_memory_as_it_is() {
     let mut listen = wire.left.program(vibench());
     listen.args(["connect", "--listen", "--cores", "0,1", "--config"]);
     let mut listener = Running::start("listener", listen.arg(left));
-    listener.wait_for("vibench: listening", PATIENCE);
+    listener.wait_for("vibench: listening", TIMEOUT);
     let mut connect = wire.right.program(vibench());
     connect.args(["connect", "--level", "rd,ud,rr", "--cores", "0,1"]);
     connect.args([
@@ -61,11 +61,11 @@ fn thousands_of_connections_between_two_hosts_leave_memory_as_it_is() {
     ]);
     connect.args(["--connections", &wanted.to_string()]);
     connect.arg("--config").arg(right).arg("--json").arg(&json);
-    let patience = PATIENCE + Duration::from_secs(wanted / SLOWEST);
-    let said = Running::start("vibench", &mut connect).succeed(patience);
+    let timeout = TIMEOUT + Duration::from_secs(wanted / SLOWEST);
+    let said = Running::start("vibench", &mut connect).succeed(timeout);
     println!("\n{said}");
     listener.signal("INT");
-    let heard = listener.succeed(PATIENCE);
+    let heard = listener.succeed(TIMEOUT);
     assert_eq!(heard, "vibench: listening; end with Ctrl-C\n");
 
     let text = std::fs::read_to_string(&json).expect("the result");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use e2e::delays::Delays;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{Running, TIMEOUT, program};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -81,7 +81,7 @@ impl Place {
 
     fn server(&self) -> Running {
         let mut server = Running::start("server", self.peer(End::Left).args(["serve", "deaths"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         server
     }
 
@@ -93,21 +93,21 @@ impl Place {
         let mut command = self.peer(End::Right);
         command.args(["ping", host, "deaths", "--own", name]);
         let mut client = Running::start(name, &mut command);
-        client.wait_for("connected", PATIENCE);
+        client.wait_for("connected", TIMEOUT);
         client
     }
 }
 
 /// Waits for the loss of a connection.
 fn note_loss(delays: &mut Delays, survivor: &mut Running, name: &str, death: Instant) {
-    let lost = survivor.wait_for(&format!("lost {name}"), PATIENCE);
+    let lost = survivor.wait_for(&format!("lost {name}"), TIMEOUT);
     delays.note(name, death, &lost, KNOWN_WITHIN);
 }
 
 /// Waits for so many more words of a client that runs.
 fn runs_on(client: &mut Running, words: u32) {
     for _ in 0..words {
-        client.wait_for("alive", PATIENCE);
+        client.wait_for("alive", TIMEOUT);
     }
 }
 
@@ -132,10 +132,10 @@ fn clients_die(place: &Place, what: &str) {
         bystander.skip();
         let death = victim.kill();
         note_loss(&mut delays, &mut server, &name, death);
-        server.wait_for(&format!("left {name}"), PATIENCE);
+        server.wait_for(&format!("left {name}"), TIMEOUT);
         runs_on(&mut bystander, 3);
     }
-    let bystander = Report::read(&bystander.succeed(PATIENCE));
+    let bystander = Report::read(&bystander.succeed(TIMEOUT));
     assert!(bystander.get("round_trips") > 0);
     assert_eq!(
         bystander.get("events"),
@@ -143,7 +143,7 @@ fn clients_die(place: &Place, what: &str) {
         "nothing happened to it: {bystander:?}"
     );
     assert_clean(&bystander);
-    let text = server.succeed(PATIENCE);
+    let text = server.succeed(TIMEOUT);
     let losses = text
         .lines()
         .filter(|line| line.starts_with("lost "))
@@ -180,7 +180,7 @@ fn servers_die(place: &Place, what: &str) {
             note_loss(&mut delays, client, "server", death);
         }
         for client in clients {
-            let report = Report::read(&client.succeed(PATIENCE));
+            let report = Report::read(&client.succeed(TIMEOUT));
             assert_eq!(report.get("losses"), 1, "{report:?}");
             assert_eq!(report.get("events"), 1, "{report:?}");
             assert_clean(&report);
@@ -215,10 +215,10 @@ fn run_is_clean(place: &Place) {
     let mut server = place.server();
     let mut client = place.client("one");
     runs_on(&mut client, 2);
-    let report = Report::read(&client.succeed(PATIENCE));
+    let report = Report::read(&client.succeed(TIMEOUT));
     assert_eq!(report.get("events"), 0, "{report:?}");
-    server.wait_for("left one", PATIENCE);
-    let report = Report::read(&server.succeed(PATIENCE));
+    server.wait_for("left one", TIMEOUT);
+    let report = Report::read(&server.succeed(TIMEOUT));
     assert_eq!(report.get("events"), 1, "the client's good-bye: {report:?}");
     assert_clean(&report);
 }

@@ -7,7 +7,7 @@ use e2e::capture::Capture;
 use e2e::hosts::{self, name};
 use e2e::installation::Installation;
 use e2e::port_frames::{PortFrame, judge_ports};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::segment::BRIDGE;
 
 /// From the start of the first program until the last client has all its answers, on a machine that takes the cores away
@@ -44,7 +44,7 @@ impl Hosts {
 
     fn server(&self, at: usize, clients: usize) -> Running {
         let mut server = self.start_server(at, clients);
-        server.wait_for("EchoServer: listening", PATIENCE);
+        server.wait_for("EchoServer: listening", TIMEOUT);
         server
     }
 
@@ -63,10 +63,10 @@ impl Hosts {
         let server = self.start_server(0, count - 1);
         let clients: Vec<Running> = (1..count).map(|at| self.client(at, 0)).collect();
         for client in clients {
-            all_well(&client.succeed(PATIENCE));
+            all_well(&client.succeed(TIMEOUT));
         }
         let took = start.elapsed();
-        server.succeed(PATIENCE);
+        server.succeed(TIMEOUT);
         took
     }
 }
@@ -80,11 +80,11 @@ fn a_client_finds_its_server_by_name() {
     let hosts = Hosts::on_bridge(2);
     let server = hosts.server(0, 1);
     let start = Instant::now();
-    all_well(&hosts.client(1, 0).succeed(PATIENCE));
+    all_well(&hosts.client(1, 0).succeed(TIMEOUT));
     let took = start.elapsed();
     assert!(took < FOUND_WITHIN, "{took:?}");
     println!("\nnote: found, and served, after {took:.2?}");
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn peers_of_two_hosts_find_each_other() {
         })
         .collect();
     for (rank, part) in running.into_iter().enumerate() {
-        let said = part.succeed(PATIENCE);
+        let said = part.succeed(TIMEOUT);
         let expected = format!("Peers: part {rank} of 4: the sum is 6");
         assert!(said.contains(&expected), "{expected:?} is not in {said:?}");
     }
@@ -138,8 +138,8 @@ fn ports_with_the_same_low_bits_find_each_other() {
     }));
     let capture = Capture::start(hosts.hosts.segment().namespace(), BRIDGE);
     let server = hosts.server(0, 1);
-    all_well(&hosts.client(1, 0).succeed(PATIENCE));
-    server.succeed(PATIENCE);
+    all_well(&hosts.client(1, 0).succeed(TIMEOUT));
+    server.succeed(TIMEOUT);
     let frames = PortFrame::all_of(capture);
     judge_ports(&frames);
     let wanted = |frame: &&PortFrame| frame.source() == "0e:fd:00:00:12:34";
@@ -153,6 +153,6 @@ fn client_that_is_started_first_waits_for_the_servers_host() {
     let hosts = Hosts::on_bridge(2);
     let client = hosts.client(1, 0);
     let server = hosts.server(0, 1);
-    all_well(&client.succeed(PATIENCE));
-    server.succeed(PATIENCE);
+    all_well(&client.succeed(TIMEOUT));
+    server.succeed(TIMEOUT);
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use e2e::datapath::{DatapathProcess, here};
 use e2e::installation::Installation;
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{Running, TIMEOUT, program};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::testpmd::Testpmd;
@@ -166,14 +166,14 @@ impl Scene {
         let mut server = program(PEER);
         server.env("VIADUCT_CONFIG", &config);
         let mut server = Running::start("server", server.args(["serve", "here"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         let own = nic("VINIC0", &device(0, Role::Client, &honest), 4, 3);
         let mut client = program(PEER);
         client.env("VIADUCT_CONFIG", scratch.write("honest.toml", &own));
         client.args(["ping", "192.0.2.3", "here", "--own", "client"]);
         client.args(["--per-second", "500"]);
         let mut client = Running::start("client", &mut client);
-        client.wait_for("connected", PATIENCE);
+        client.wait_for("connected", TIMEOUT);
         Self {
             scratch,
             installation: Installation::new(),
@@ -209,7 +209,7 @@ impl Scene {
             if fit(&grown) {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "{what}: {grown:?}");
+            assert!(begin.elapsed() < TIMEOUT, "{what}: {grown:?}");
         }
     }
 
@@ -234,7 +234,7 @@ impl Scene {
     fn honest_pair_goes_on(&mut self) {
         self.client.skip();
         for _ in 0..2 {
-            self.client.wait_for("alive", PATIENCE);
+            self.client.wait_for("alive", TIMEOUT);
         }
     }
 
@@ -249,23 +249,23 @@ impl Scene {
         server.env("VIADUCT_CONFIG", self.process.config());
         server.args(["-d", "FLOODED", "-c", "1"]);
         let mut server = Running::start("EchoServer", &mut server);
-        server.wait_for("EchoServer: listening", PATIENCE);
+        server.wait_for("EchoServer: listening", TIMEOUT);
         let own = nic("VINIC0", &device(0, self.role.other(), &self.link()), 2, 1);
         let mut client = program(self.installation.program("EchoClient"));
         client.env("VIADUCT_CONFIG", self.scratch.write("next.toml", &own));
         client.args(["-t", "20000", "-i", "10", "192.0.2.1"]);
-        let said = Running::start("EchoClient", &mut client).succeed(PATIENCE);
+        let said = Running::start("EchoClient", &mut client).succeed(TIMEOUT);
         assert!(
             said.contains("50 messages, 696970 bytes, 0 errors"),
             "{said}"
         );
-        server.succeed(PATIENCE);
+        server.succeed(TIMEOUT);
     }
 
     /// The honest pair ends well, and the process.
     fn end(self) {
-        let client = Report::read(&self.client.succeed(PATIENCE));
-        let server = Report::read(&self.server.succeed(PATIENCE));
+        let client = Report::read(&self.client.succeed(TIMEOUT));
+        let server = Report::read(&self.server.succeed(TIMEOUT));
         assert_eq!(client.get("events"), 0, "{client:?}");
         assert_eq!(server.get("events"), 1, "a good-bye: {server:?}");
         let ended = self.process.stop();

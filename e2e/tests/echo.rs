@@ -8,7 +8,7 @@ use e2e::echo::{FCOE_OVERHEAD_BYTES, echo, frames_of_sends};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
 use e2e::preload;
-use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -112,7 +112,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
 
 /// Waits until so many programs are in a segment below a directory.
 fn wait_for_stations(directory: &Path, count: usize) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let is_station = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| name.starts_with("station-"))
@@ -163,15 +163,15 @@ fn the_server_does_not_see_a_client_of_another_user() {
     let mut server = unprivileged(installation.program("EchoServer"));
     let server = server.env("XDG_RUNTIME_DIR", runtime.path());
     let mut server = Running::start("EchoServer", server);
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     let mut client = program(installation.program("EchoClient"));
     client.env("XDG_RUNTIME_DIR", others.path());
     client.args(["-t", "300", "localhost"]);
-    let ended = Running::start("EchoClient", &mut client).finish(PATIENCE);
+    let ended = Running::start("EchoClient", &mut client).finish(TIMEOUT);
     assert!(!ended.status.success(), "{}", ended.text);
     assert!(ended.text.contains("VIP_NO_MATCH"), "{}", ended.text);
     server.signal("TERM");
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 /// Both poll threads may be pinned to one core: each has to yield it while it waits for the other.
@@ -185,7 +185,7 @@ fn pinned_poll_thread_without_work_yields_its_core() {
     idle.env("VIADUCT_CONFIG", nic.write(&scratch, "pinned.toml"));
     idle.env("LD_PRELOAD", preload::build(&scratch, "yields/yields.c"));
     let mut idle = Running::start("idle", &mut idle);
-    idle.wait_for("open", PATIENCE);
-    idle.wait_for("yields: often", PATIENCE);
-    idle.succeed(PATIENCE);
+    idle.wait_for("open", TIMEOUT);
+    idle.wait_for("yields: often", TIMEOUT);
+    idle.succeed(TIMEOUT);
 }

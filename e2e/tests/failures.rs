@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -42,7 +42,7 @@ impl Hosts {
 
     fn server(&self) -> Running {
         let mut server = Running::start("server", self.peer(End::Left).args(["serve", "here"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         server
     }
 
@@ -51,7 +51,7 @@ impl Hosts {
         command.args(["outlive", End::Left.host(), "here"]);
         command.args(["--own", "client", "--failures", "1"]);
         let mut client = Running::start("client", &mut command);
-        client.wait_for("alive 0", PATIENCE);
+        client.wait_for("alive 0", TIMEOUT);
         client
     }
 }
@@ -64,16 +64,16 @@ fn an_interface_that_is_taken_down_fails_its_nic_until_it_is_opened_again() {
     let mut server = hosts.server();
     let mut client = hosts.client();
     hosts.wire.right.ip("link set right down");
-    client.wait_for("failed Nic", PATIENCE);
-    client.wait_for("closed 0", PATIENCE);
-    server.wait_for("lost client", PATIENCE);
+    client.wait_for("failed Nic", TIMEOUT);
+    client.wait_for("closed 0", TIMEOUT);
+    server.wait_for("lost client", TIMEOUT);
     hosts.wire.right.ip("link set right up");
     hosts.wire.wait_for_carrier();
     client.tell("again");
-    client.wait_for("alive 1", PATIENCE);
-    client.succeed(PATIENCE);
-    server.wait_for("left client", PATIENCE);
-    let text = server.succeed(PATIENCE);
+    client.wait_for("alive 1", TIMEOUT);
+    client.succeed(TIMEOUT);
+    server.wait_for("left client", TIMEOUT);
+    let text = server.succeed(TIMEOUT);
     assert!(
         !text.contains("failed Nic"),
         "the server's NIC is well: {text}"
@@ -89,17 +89,17 @@ fn an_interface_that_is_removed_fails_its_nic_and_another_one_takes_its_place() 
     let mut client = hosts.client();
     hosts.wire.remove();
     for program in [&mut client, &mut server] {
-        program.wait_for("failed Nic", PATIENCE);
+        program.wait_for("failed Nic", TIMEOUT);
     }
-    client.wait_for("closed 0", PATIENCE);
-    server.wait_for("lost client", PATIENCE);
-    let ended = server.finish(PATIENCE);
+    client.wait_for("closed 0", TIMEOUT);
+    server.wait_for("lost client", TIMEOUT);
+    let ended = server.finish(TIMEOUT);
     assert!(!ended.status.success(), "it cannot listen any more");
     assert!(ended.text.contains("cannot listen"), "{}", ended.text);
     hosts.wire.join(MTU_BYTES);
     let server = hosts.server();
     client.tell("again");
-    client.wait_for("alive 1", PATIENCE);
-    client.succeed(PATIENCE);
-    server.succeed(PATIENCE);
+    client.wait_for("alive 1", TIMEOUT);
+    client.succeed(TIMEOUT);
+    server.succeed(TIMEOUT);
 }

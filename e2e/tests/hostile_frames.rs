@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use e2e::capture::Capture;
 use e2e::hosts::{Hosts, address};
 use e2e::own_port::OwnPort;
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::segment::BRIDGE;
@@ -227,14 +227,14 @@ impl Scene {
             joined = Some(switch(&hosts, role));
         }
         let mut server = Running::start("server", server.args(["serve", "here"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         if let Place::Memif(role @ "server") = place {
             joined = Some(switch(&hosts, role));
         }
         let mut explorer = start(&hosts, CLIENT, "explorer", &["explore"], "ready");
         let address = address(SERVER);
         explorer.tell(&format!("ask {address} here"));
-        explorer.wait_for(&format!("asked {address} connected"), PATIENCE);
+        explorer.wait_for(&format!("asked {address} connected"), TIMEOUT);
         let ping = ["ping", &address, "here", "--own", "client"];
         let client = start(&hosts, CLIENT, "client", &ping, "connected");
         capture.wait_for_frame("a message of the client", is_message);
@@ -266,7 +266,7 @@ impl Scene {
         let begin = Instant::now();
         let hostile = Running::start("vi-hostile", &mut hostile);
         self.go_on();
-        let said = hostile.succeed(PATIENCE);
+        let said = hostile.succeed(TIMEOUT);
         let took = begin.elapsed();
         let sent = Report::read(&said);
         for kind in kinds {
@@ -282,7 +282,7 @@ impl Scene {
     fn counters(&mut self) -> [Report; 2] {
         [&mut self.server, &mut self.client].map(|program| {
             program.tell("counters");
-            Report::of_line(&program.wait_for("counters ", PATIENCE).text)
+            Report::of_line(&program.wait_for("counters ", TIMEOUT).text)
         })
     }
 
@@ -297,7 +297,7 @@ impl Scene {
         self.counters();
         self.client.skip();
         for _ in 0..3 {
-            self.client.wait_for("alive", PATIENCE);
+            self.client.wait_for("alive", TIMEOUT);
         }
     }
 
@@ -366,12 +366,12 @@ impl Scene {
     fn end(mut self) -> [Report; 2] {
         let hosts = [SERVER, CLIENT].map(address).join(" ");
         self.explorer.tell(&format!("see {hosts}"));
-        self.explorer.wait_for(&format!("sees {hosts}"), PATIENCE);
-        let client = Report::read(&self.client.succeed(PATIENCE));
+        self.explorer.wait_for(&format!("sees {hosts}"), TIMEOUT);
+        let client = Report::read(&self.client.succeed(TIMEOUT));
         assert_eq!(client.get("events"), 0, "{client:?}");
-        self.server.wait_for("left client", PATIENCE);
-        self.explorer.succeed(PATIENCE);
-        let server = Report::read(&self.server.succeed(PATIENCE));
+        self.server.wait_for("left client", TIMEOUT);
+        self.explorer.succeed(TIMEOUT);
+        let server = Report::read(&self.server.succeed(TIMEOUT));
         if let Some(switch) = self.switch {
             switch.quit();
         }
@@ -410,7 +410,7 @@ fn is_acknowledgement(frame: &[u8]) -> bool {
 
 fn start(hosts: &Hosts, at: usize, name: &str, words: &[&str], begun: &str) -> Running {
     let mut program = Running::start(name, hosts.program(at, PEER).args(words));
-    program.wait_for(begun, PATIENCE);
+    program.wait_for(begun, TIMEOUT);
     program
 }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use e2e::datapath::{DatapathProcess, here};
 use e2e::installation::workspace;
 use e2e::nics::NicText;
-use e2e::process::{Line, PATIENCE, Running, program, succeed, unprivileged, unprivileged_user};
+use e2e::process::{Line, Running, TIMEOUT, program, succeed, unprivileged, unprivileged_user};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 
@@ -150,12 +150,12 @@ impl House {
             command
         };
         let mut server = Running::start("server", peer().args(["serve", "honest"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         let pace = PACE.to_string();
         let mut ping = peer();
         ping.args(["ping", "localhost", "honest", "--own", "honest"]);
         let mut client = Running::start("client", ping.args(["--per-second", &pace]));
-        client.wait_for("connected", PATIENCE);
+        client.wait_for("connected", TIMEOUT);
         Self {
             files,
             _segment: segment,
@@ -192,8 +192,8 @@ impl House {
     fn reading(&mut self) -> Reading {
         self.client.skip();
         let number = |line: &Line| line.text.rsplit(' ').next().and_then(|n| n.parse().ok());
-        let stalls = self.client.wait_for("stalls ", PATIENCE);
-        let alive = self.client.wait_for("alive ", PATIENCE);
+        let stalls = self.client.wait_for("stalls ", TIMEOUT);
+        let alive = self.client.wait_for("alive ", TIMEOUT);
         Reading {
             at: alive.at,
             serial: number(&alive).expect("a number"),
@@ -204,7 +204,7 @@ impl House {
 
     /// Waits until the process has no more than it had; its threads end by themselves.
     fn await_belongings(&mut self, before: &Belongings) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let now = Belongings::of(self.process.id());
             if now == *before {
@@ -235,7 +235,7 @@ impl House {
 
     /// The honest pair has lost nothing, and the process ends in order; gives what that said.
     fn finish(self) -> String {
-        let client = Report::read(&self.client.succeed(PATIENCE));
+        let client = Report::read(&self.client.succeed(TIMEOUT));
         assert!(client.get("round_trips") > 0, "{client:?}");
         assert_eq!(
             client.get("events"),
@@ -243,8 +243,8 @@ impl House {
             "nothing happened to it: {client:?}"
         );
         let mut server = self.server;
-        server.wait_for("left honest", PATIENCE);
-        let server = Report::read(&server.succeed(PATIENCE));
+        server.wait_for("left honest", TIMEOUT);
+        let server = Report::read(&server.succeed(TIMEOUT));
         assert_eq!(server.get("events"), 1, "the good-bye: {server:?}");
         let ended = self.process.stop();
         assert!(ended.status.success(), "{}: {}", ended.status, ended.text);

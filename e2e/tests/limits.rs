@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use e2e::datapath::{DatapathProcess, here};
 use e2e::installation::Installation;
 use e2e::nics::NicText;
-use e2e::process::{PATIENCE, Running, as_user, has_user, program, succeed};
+use e2e::process::{Running, TIMEOUT, as_user, has_user, program, succeed};
 use e2e::scratch::Scratch;
 
 const IDLE: &str = "idle = \"hybrid\"";
 /// A user ID that no package uses.
 const PROCESS_USER: u32 = 64001;
 /// A limit of a program is lowered in up to 200 processes.
-const STEPS_PATIENCE: Duration = Duration::from_secs(600);
+const STEPS_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// A process, and the program that makes every call.
 struct Scene {
     process: DatapathProcess,
-    /// As whom the process runs; `None`: as the test does.
+    /// The user that the process runs as; `None`: that of the test.
     user: Option<u32>,
     /// Threads of the process without any program.
     own_threads: u64,
@@ -57,7 +57,7 @@ impl Scene {
     fn make_calls(&self, limit: &str) -> String {
         let mut calls = program(&self.calls);
         calls.env("VIADUCT_CONFIG", self.process.config());
-        let said = Running::start("limits", calls.arg(limit)).succeed(STEPS_PATIENCE);
+        let said = Running::start("limits", calls.arg(limit)).succeed(STEPS_TIMEOUT);
         let report = said.lines().find(|line| line.starts_with(limit));
         report.unwrap_or_else(|| panic!("{said}")).to_owned()
     }
@@ -71,7 +71,7 @@ impl Scene {
 
     /// Waits until the process has ended the threads of all programs.
     fn await_idle(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while threads(self.process.id()) > self.own_threads {
             assert!(Instant::now() < deadline, "threads of programs are left");
             thread::yield_now();

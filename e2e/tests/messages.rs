@@ -8,13 +8,13 @@ use std::process::Command;
 use e2e::datapath::DatapathProcess;
 use e2e::installation::{Installation, built};
 use e2e::nics::{End, NicText};
-use e2e::process::{Ended, PATIENCE, Running, program};
+use e2e::process::{Ended, Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
 /// Runs a program that must fail; gives what it printed.
 fn refusal(command: &mut Command) -> String {
-    let Ended { status, text } = Running::start("refused", command).finish(PATIENCE);
+    let Ended { status, text } = Running::start("refused", command).finish(TIMEOUT);
     let is_refused = matches!(status.code(), Some(1 | 2));
     assert!(is_refused, "{command:?}: {status}\n{text}");
     assert!(!text.contains("panicked"), "{command:?}: {text}");
@@ -39,11 +39,11 @@ fn check_describes_vi_tcp_and_refuses_link_local_addresses_that_cannot_listen() 
     let tcp = NicText::vi_tcp_at("192.0.2.1").key("tcp_port", 9000);
     let said = Running::start("check", &mut check(&tcp.write(&scratch, "tcp.toml")));
     assert_says(
-        &said.succeed(PATIENCE),
+        &said.succeed(TIMEOUT),
         &["VINIC0: VI/TCP at 192.0.2.1:9000"],
     );
     let interface = NicText::vi_tcp_at("fe80::1%lo").write(&scratch, "interface.toml");
-    let said = Running::start("check", &mut check(&interface)).succeed(PATIENCE);
+    let said = Running::start("check", &mut check(&interface)).succeed(TIMEOUT);
     assert_says(&said, &["VINIC0: VI/TCP at [fe80::1%lo]:8420"]);
     for (host, transport, words) in [
         (
@@ -86,11 +86,11 @@ fn link_local_addresses_carry_connections() {
         Running::start(name, command.env("VIADUCT_CONFIG", config).args(words))
     };
     let mut server = start(hosts[1], "EchoServer", &["-c", "1"]);
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     // The interface of a name is the NIC's own.
-    let said = start(hosts[0], "EchoClient", &["-i", "10", "fe80::a:2"]).succeed(PATIENCE);
+    let said = start(hosts[0], "EchoClient", &["-i", "10", "fe80::a:2"]).succeed(TIMEOUT);
     assert_says(&said, &["50 messages", " 0 errors"]);
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 #[test]
@@ -213,22 +213,22 @@ fn lowered_mtu_is_named_as_the_reason_of_a_lost_connection() {
     let far = nic(End::Right).write(&scratch, "far.toml");
     let mut server = wire.right.program(installation.program("EchoServer"));
     let mut server = Running::start("EchoServer", server.env("VIADUCT_CONFIG", far));
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     let mut client = wire.left.program(installation.program("EchoClient"));
     client.env("VIADUCT_CONFIG", process.config());
     client.args(["-i", "1000000000", "-s", "65536", End::Right.host()]);
     let client = Running::start("EchoClient", &mut client);
-    server.wait_for("EchoServer: client 1 connected", PATIENCE);
+    server.wait_for("EchoServer: client 1 connected", TIMEOUT);
     wire.left.ip("link set left mtu 1400");
-    let ended = client.finish(PATIENCE);
+    let ended = client.finish(TIMEOUT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
     // Whichever side was sending.
     let dropped = "left: the MTU was lowered from 2500 to 1400 bytes: longer frames are dropped, sent \
                    or received: `ip link set left mtu 2500`";
     let log = process.says();
-    log.wait_until(dropped, PATIENCE, |line| line.contains(dropped));
+    log.wait_until(dropped, TIMEOUT, |line| line.contains(dropped));
     let lost = "connection lost while the MTU of left is too low";
-    log.wait_until(lost, PATIENCE, |line| line.contains(lost));
+    log.wait_until(lost, TIMEOUT, |line| line.contains(lost));
     let counters = &process.stat()["nics"][0]["counters"];
     assert!(counters["breaks_by_mtu"].as_u64() >= Some(1), "{counters}");
     assert!(process.stop().status.success());

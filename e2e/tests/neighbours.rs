@@ -6,7 +6,7 @@ use std::process::Command;
 use e2e::installation::{built, workspace};
 use e2e::nics::{End, NicText};
 use e2e::own_port::OwnPort;
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
 use e2e::wire::{Namespace, Wire};
 use serde_json::Value;
@@ -27,7 +27,7 @@ fn a_configuration_is_checked() {
     let scratch = Scratch::new("check");
     let example = workspace().join("configs/two-hosts-af_packet.toml");
     let mut check = fcvi_pmd(None, &["check"], &example);
-    let said = Running::start("check", &mut check).succeed(PATIENCE);
+    let said = Running::start("check", &mut check).succeed(TIMEOUT);
     assert!(said.starts_with("VINIC0: af_packet on eth0, "), "{said}");
     for (text, word) in [
         ("[[nic]]\nmax_vi = 5000\n", "max_vi = 5000: must be 1 to"),
@@ -35,14 +35,14 @@ fn a_configuration_is_checked() {
     ] {
         let config = scratch.write("wrong.toml", text);
         let mut check = fcvi_pmd(None, &["check"], &config);
-        let ended = Running::start("check", &mut check).finish(PATIENCE);
+        let ended = Running::start("check", &mut check).finish(TIMEOUT);
         assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
         assert!(ended.text.contains(word), "{}", ended.text);
     }
     // Not a mistake: it is said, and the configuration is taken.
     let config = scratch.write("more.toml", "[[nic]]\ncore = 1\n[process]\n");
     let mut check = fcvi_pmd(None, &["check"], &config);
-    let said = Running::start("check", &mut check).succeed(PATIENCE);
+    let said = Running::start("check", &mut check).succeed(TIMEOUT);
     let warning =
         "warning: NIC VINIC0: max_applications = 64 applications with the quota of [process.quota]";
     assert!(
@@ -54,7 +54,7 @@ fn a_configuration_is_checked() {
         "[[nic]]\ncore = 1\nmax_v = 3\n[process]\nusers = [\"no such user\"]\n",
     );
     let mut check = fcvi_pmd(None, &["check"], &config);
-    let ended = Running::start("check", &mut check).finish(PATIENCE);
+    let ended = Running::start("check", &mut check).finish(TIMEOUT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
     let lines: Vec<&str> = ended.text.lines().collect();
     let expected = [
@@ -81,7 +81,7 @@ fn two_ports_on_a_wire_list_each_other() {
 
     let words = ["neighbours", "--json", "--for", "8", "--config"];
     let mut list = fcvi_pmd(Some(&wire.right), &words, &right);
-    let said = Running::start("right", &mut list).succeed(PATIENCE);
+    let said = Running::start("right", &mut list).succeed(TIMEOUT);
     let list: Value = serde_json::from_str(&said).expect("one JSON object");
     assert_eq!(list["own"]["state"], "up");
     let other = number(&list["own"]["port_name"]);
@@ -98,9 +98,9 @@ fn two_ports_on_a_wire_list_each_other() {
     assert_eq!(neighbour["data_field_bytes"], 2112);
 
     // The one that watches saw it come, and go with a word.
-    let seen = watching.wait_for_login(other, "logged in", PATIENCE);
+    let seen = watching.wait_for_login(other, "logged in", TIMEOUT);
     assert_eq!(u64::from(seen.port_id), number(&list["own"]["n_port_id"]));
-    watching.wait_for_login(other, "logged out", PATIENCE);
+    watching.wait_for_login(other, "logged out", TIMEOUT);
     watching.leave();
 }
 
@@ -117,7 +117,7 @@ fn configured_neighbours_are_listed_as_such() {
     let config = NicText::af_packet(End::Left).write(&scratch, "left.toml");
     let words = ["neighbours", "--for", "0", "--config"];
     let said = Running::start("left", &mut fcvi_pmd(Some(&wire.left), &words, &config));
-    let said = said.succeed(PATIENCE);
+    let said = said.succeed(TIMEOUT);
     let lines: Vec<&str> = said.lines().collect();
     assert!(
         lines[0].starts_with("VINIC0: N_Port_ID 00.01.01, "),
@@ -133,7 +133,7 @@ fn an_unknown_nic_is_refused_with_those_that_there_are() {
     let scratch = Scratch::new("neighbours");
     let config = scratch.write("two.toml", "[[nic]]\n[[nic]]\nname = \"fast\"\n");
     let words = ["neighbours", "--device", "slow", "--config"];
-    let ended = Running::start("slow", &mut fcvi_pmd(None, &words, &config)).finish(PATIENCE);
+    let ended = Running::start("slow", &mut fcvi_pmd(None, &words, &config)).finish(TIMEOUT);
     assert_eq!(ended.status.code(), Some(1), "{}", ended.text);
     let expected = "no NIC \"slow\": there are VINIC0, fast";
     assert!(ended.text.contains(expected), "{}", ended.text);

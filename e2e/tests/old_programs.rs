@@ -2,7 +2,7 @@
 
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -37,10 +37,10 @@ fn a_full_mesh_of_processes_on_two_hosts() {
         .collect();
     for (rank, one) in running.iter_mut().enumerate() {
         let said = format!("rank {rank}: 50 messages with each of 3 peers");
-        one.wait_for(&said, PATIENCE);
+        one.wait_for(&said, TIMEOUT);
     }
     // Their inputs are closed only now: who leaves early would break the others' connections.
     for one in running {
-        one.succeed(PATIENCE);
+        one.succeed(TIMEOUT);
     }
 }

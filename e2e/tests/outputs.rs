@@ -12,7 +12,7 @@ use std::time::Instant;
 use e2e::datapath::{DatapathProcess, here, polling_core};
 use e2e::installation::{Installation, built};
 use e2e::nics::NicText;
-use e2e::process::{Ended, PATIENCE, Running, program};
+use e2e::process::{Ended, Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
@@ -24,7 +24,7 @@ struct Manager(UnixDatagram);
 
 impl Manager {
     fn new(socket: UnixDatagram) -> Self {
-        let limit = Some(PATIENCE);
+        let limit = Some(TIMEOUT);
         socket.set_read_timeout(limit).expect("a timeout");
         Self(socket)
     }
@@ -81,7 +81,7 @@ fn service_manager_is_notified_at_paths_and_abstract_addresses() {
         manager.expect(&["RELOADING=1", "READY=1"]);
         process.signal("TERM");
         manager.expect(&["STOPPING=1"]);
-        let said = process.succeed(PATIENCE);
+        let said = process.succeed(TIMEOUT);
         assert!(!said.contains("service manager"), "{address}: {said}");
     }
 }
@@ -113,7 +113,7 @@ impl Unread {
             config,
             _scratch: [scratch, segment],
         };
-        let limit = Instant::now() + PATIENCE;
+        let limit = Instant::now() + TIMEOUT;
         while this.lost_lines() == 0 {
             assert!(Instant::now() < limit, "no line was lost");
             for _ in 0..100 {
@@ -127,7 +127,7 @@ impl Unread {
     fn stat(&self, words: &[&str]) -> String {
         let words = [&["stat"], words].concat();
         let stat = Running::start("stat", &mut fcvi_pmd(&words, &self.config));
-        stat.succeed(PATIENCE)
+        stat.succeed(TIMEOUT)
     }
 
     fn lost_lines(&self) -> u64 {
@@ -145,10 +145,10 @@ fn unread_log_delays_neither_programs_nor_the_end() {
     let mut command = program(PEER);
     command.env("VIADUCT_CONFIG", &unread.config);
     let mut explorer = Running::start("vi-peer", command.arg("explore"));
-    explorer.wait_for("ready", PATIENCE);
-    explorer.succeed(PATIENCE);
+    explorer.wait_for("ready", TIMEOUT);
+    explorer.succeed(TIMEOUT);
     unread.process.signal("TERM");
-    let ended = unread.process.finish(PATIENCE);
+    let ended = unread.process.finish(TIMEOUT);
     assert!(ended.status.success(), "{}", ended.status);
 }
 
@@ -187,10 +187,10 @@ fn library_does_not_wait_for_the_reader_of_its_log() {
         Running::start_with(name, &mut command, Stdio::piped(), stderr)
     };
     let mut server = start("EchoServer", &["-c", "1"]);
-    server.wait_for("EchoServer: listening", PATIENCE);
-    let said = start("EchoClient", &["-i", "10", "localhost"]).succeed(PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
+    let said = start("EchoClient", &["-i", "10", "localhost"]).succeed(TIMEOUT);
     assert!(said.contains(" 0 errors"), "{said}");
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 /// Starts a program on a terminal of its own, closes the terminal as soon as something is shown, and prints the
@@ -228,7 +228,7 @@ fn top_ends_with_its_terminal() {
         command.args(["-c", TERMINAL, file]);
         command.arg(built().join("fcvi-pmd"));
         command.args(["top", "--config"]).arg(process.config());
-        let said = Running::start("top", &mut command).succeed(PATIENCE);
+        let said = Running::start("top", &mut command).succeed(TIMEOUT);
         assert_eq!(said, "status 1\n", "standard error: {file:?}");
     }
     let said = fs::read_to_string(errors).expect("our own file");
@@ -255,7 +255,7 @@ impl Outputs<'_> {
         let Self(command) = self;
         let start = |stdout: Stdio, stderr: Stdio| {
             let running = Running::start_with(words[0], &mut command(words), stdout, stderr);
-            running.finish(PATIENCE)
+            running.finish(TIMEOUT)
         };
         let ended = start(full_disk().into(), Stdio::piped());
         let Ended { status, text } = &ended;
@@ -279,7 +279,7 @@ impl Outputs<'_> {
         for stderr in [Stdio::from(full_disk()), Stdio::from(broken_pipe())] {
             let mut command = command(words);
             let running = Running::start_with(words[0], &mut command, Stdio::piped(), stderr);
-            let Ended { status, text } = running.finish(PATIENCE);
+            let Ended { status, text } = running.finish(TIMEOUT);
             let is_quiet = status.code() == Some(code) || status.signal() == Some(SIGPIPE);
             assert!(is_quiet, "{words:?}: {status}\n{text}");
         }
@@ -352,7 +352,7 @@ fn vibench_ends_in_order_when_its_output_fails() {
     // It would listen for ever.
     let mut listening = command(&["latency", "--listen", "--config", config]);
     let ended = Running::start_with("listen", &mut listening, full_disk(), Stdio::piped());
-    let Ended { status, text } = ended.finish(PATIENCE);
+    let Ended { status, text } = ended.finish(TIMEOUT);
     assert_eq!(status.code(), Some(1), "{text}");
     assert!(text.contains("No space left on device"), "{text}");
 }
@@ -382,16 +382,16 @@ fn c_examples_end_in_order_when_their_output_fails() {
     for name in ["EchoServer", "EchoNotify"] {
         let mut server = command(&[name, "-c", "1"]);
         let server = Running::start_with(name, &mut server, full_disk(), Stdio::piped());
-        let Ended { status, text } = server.finish(PATIENCE);
+        let Ended { status, text } = server.finish(TIMEOUT);
         assert_eq!(status.code(), Some(1), "{name}: {text}");
         assert!(text.contains("No space left on device"), "{name}: {text}");
     }
     let mut server = Running::start("EchoServer", &mut command(&["EchoServer", "-c", "1"]));
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     let mut client = command(&["EchoClient", "-i", "1", "localhost"]);
     let client = Running::start_with("EchoClient", &mut client, full_disk(), Stdio::piped());
-    let Ended { status, text } = client.finish(PATIENCE);
+    let Ended { status, text } = client.finish(TIMEOUT);
     assert_eq!(status.code(), Some(1), "{text}");
     assert!(text.contains("No space left on device"), "{text}");
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }

@@ -3,7 +3,7 @@
 use e2e::first_request::request_once_each;
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -42,6 +42,6 @@ fn nic_on_an_interface_takes_no_number_of_a_closed_standard_stream() {
     let mut command = wire.left.program(streams);
     let nic = NicText::af_packet_of_one(End::Left).steady();
     command.env("VIADUCT_CONFIG", nic.write(&files, "left.toml"));
-    let said = Running::start("standard_streams", &mut command).succeed(PATIENCE);
+    let said = Running::start("standard_streams", &mut command).succeed(TIMEOUT);
     assert!(said.ends_with(" passed, 0 failed\n"), "{said}");
 }

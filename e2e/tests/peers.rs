@@ -6,7 +6,7 @@ use std::process::Command;
 use e2e::capture::{Capture, judge};
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
@@ -25,7 +25,7 @@ fn all_connect(parts: Vec<Command>, hosts: &[&str]) {
     let ranks = running.len();
     let sum = ranks * (ranks - 1) / 2;
     for (rank, part) in running.into_iter().enumerate() {
-        let said = part.succeed(PATIENCE);
+        let said = part.succeed(TIMEOUT);
         let expected = format!("Peers: part {rank} of {ranks}: the sum is {sum}");
         assert!(said.contains(&expected), "{expected:?} is not in {said:?}");
     }

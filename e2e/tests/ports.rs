@@ -14,7 +14,7 @@ use e2e::huge_pages::HugePages;
 use e2e::installation::Installation;
 use e2e::nics::{End, Faults, NicText};
 use e2e::ports::{Ground, Port};
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
 use e2e::suite::{DAMAGED, LOSSY, PHASES, Settings, UnknownHost, conforms, fragile};
 
@@ -75,7 +75,7 @@ impl<'a> Served<'a> {
 
     /// Waits until every port carries frames, which some do only when both ends have been there for a while.
     fn wait_for_links(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         for process in [Some(&self.left), self.right.as_ref()]
             .into_iter()
             .flatten()
@@ -175,7 +175,7 @@ fn standard_streams(port: &'static Port, installation: &Installation) {
     command.env("VIADUCT_CONFIG", nic.write(&files, "streams.toml"));
     // Log lines are written to a standard error that is closed, too.
     command.env("VIADUCT_LOG", "debug");
-    let said = Running::start("standard_streams", &mut command).succeed(PATIENCE);
+    let said = Running::start("standard_streams", &mut command).succeed(TIMEOUT);
     assert!(said.ends_with(" passed, 0 failed\n"), "{said}");
 }
 

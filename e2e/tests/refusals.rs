@@ -5,13 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, program, unprivileged, unprivileged_user};
+use e2e::process::{Running, TIMEOUT, program, unprivileged, unprivileged_user};
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
 
 /// Runs an EchoServer that must refuse to start, and gives its words.
 fn refusal(command: &mut std::process::Command) -> String {
-    let ended = Running::start("EchoServer", command).finish(PATIENCE);
+    let ended = Running::start("EchoServer", command).finish(TIMEOUT);
     assert_eq!(
         ended.status.code(),
         Some(1),
@@ -125,7 +125,7 @@ fn connection_without_memory_for_its_ring_fails_at_once_and_says_why() {
         .arg(installation.program("EchoServer"));
     server.env("VIADUCT_CONFIG", &config);
     let mut server = Running::start("server", &mut server);
-    server.wait_for("EchoServer: listening", PATIENCE);
+    server.wait_for("EchoServer: listening", TIMEOUT);
     let mut client = program("nsenter");
     client.arg(format!("--mount=/proc/{}/ns/mnt", server.id()));
     client
@@ -217,12 +217,12 @@ fn listener_of_another_user_is_not_attached_to() {
     let mut listener = program("python3");
     listener.args(["-c", LISTENER]).arg(&socket).arg(&other);
     let mut listener = Running::start("listener", &mut listener);
-    listener.wait_for("listening", PATIENCE);
+    listener.wait_for("listening", TIMEOUT);
     let mut server = unprivileged(installation.program("EchoServer"));
     let said = refusal(server.env("VIADUCT_CONFIG", config));
     let who = format!("the listener is user {other}, and neither root, nor user {victim}");
     assert_says(&said, &[&who, "VIP_ERROR_RESOURCE"]);
-    let received = listener.succeed(PATIENCE);
+    let received = listener.succeed(TIMEOUT);
     assert!(received.contains("received 0"), "{received}");
 }
 

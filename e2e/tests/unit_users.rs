@@ -7,7 +7,7 @@ use e2e::datapath::DatapathProcess;
 use e2e::echo::echo;
 use e2e::installation::Installation;
 use e2e::nics::NicText;
-use e2e::process::{PATIENCE, as_user, has_user};
+use e2e::process::{TIMEOUT, as_user, has_user};
 use e2e::scratch::Scratch;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ fn c_programs_of_two_users_echo_through_a_process_of_a_third() {
     let clients = || program(CLIENT, "EchoClient");
     let mut server = program(SERVER, "EchoServer");
     echo(&mut server, clients, CLIENTS, "localhost", || {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         // A client registers its buffers before it requests a connection.
         let copies = |one: &Value| {
             let (copied, counted) = (

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use e2e::hosts::{Hosts, address, name};
 use e2e::nics::NicText;
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
 const MTU_BYTES: u32 = 2500;
@@ -30,7 +30,7 @@ fn hosts(count: usize) -> Hosts {
 fn server(hosts: &Hosts, at: usize) -> Running {
     let mut command = hosts.program(at, PEER);
     let mut server = Running::start("server", command.args(["serve", "here"]));
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     server
 }
 
@@ -42,7 +42,7 @@ impl Explorer {
         let mut command = hosts.program(at, PEER);
         let name = format!("explorer on {at}");
         let mut explorer = Running::start(&name, command.arg("explore"));
-        explorer.wait_for("ready", PATIENCE);
+        explorer.wait_for("ready", TIMEOUT);
         Self(explorer)
     }
 
@@ -57,7 +57,7 @@ impl Explorer {
         self.0.tell(&format!("see{addresses}"));
         let line = self
             .0
-            .wait_for(format!("sees{addresses}").trim_end(), PATIENCE);
+            .wait_for(format!("sees{addresses}").trim_end(), TIMEOUT);
         line.at
     }
 
@@ -70,11 +70,11 @@ impl Explorer {
     /// Waits for what came of it; gives the time.
     fn answered(&mut self, host: usize, answer: &str) -> Instant {
         let answer = format!("asked {} {answer}", address(host));
-        self.0.wait_for(&answer, PATIENCE).at
+        self.0.wait_for(&answer, TIMEOUT).at
     }
 
     fn end(self) {
-        self.0.succeed(PATIENCE);
+        self.0.succeed(TIMEOUT);
     }
 }
 
@@ -87,18 +87,18 @@ fn a_host_that_vanishes_loses_its_connections_and_is_not_reachable() {
     let mut command = hosts.program(1, PEER);
     command.args(["ping", &name(0), "here", "--own", "client"]);
     let mut client = Running::start("client", &mut command);
-    client.wait_for("connected", PATIENCE);
+    client.wait_for("connected", TIMEOUT);
     let mut explorer = Explorer::start(&hosts, 1);
     explorer.ask(0);
     explorer.answered(0, "connected");
 
     let death = victim.kill();
     explorer.ask(0);
-    let lost = client.wait_for("lost server", PATIENCE).at - death;
+    let lost = client.wait_for("lost server", TIMEOUT).at - death;
     let refused = explorer.answered(0, "NotReachable") - death;
     assert!(lost < LOST_WITHIN, "{lost:?}");
     assert!(refused < MISSED_WITHIN, "{refused:?}");
-    client.succeed(PATIENCE);
+    client.succeed(TIMEOUT);
     explorer.sees(&[]);
     println!(
         "\nnote: the server's host vanished: connection lost after {lost:.2?}, VIP_NOT_REACHABLE after {refused:.2?}"
@@ -107,7 +107,7 @@ fn a_host_that_vanishes_loses_its_connections_and_is_not_reachable() {
     // Now nobody has its address: whoever asks waits until it is there again.
     explorer.ask(0);
     let successor = server(&hosts, 0);
-    let answer = explorer.0.wait_for("asked", PATIENCE);
+    let answer = explorer.0.wait_for("asked", TIMEOUT);
     // It may be asked before it listens.
     let expected = ["connected", "NoMatch"].map(|answer| format!("asked {} {answer}", address(0)));
     assert!(expected.contains(&answer.text), "{answer:?}");
@@ -124,7 +124,7 @@ fn a_request_that_a_vanished_host_holds_is_not_reachable() {
     holder.0.tell("hold here");
     explorer.sees(&[0]);
     explorer.ask(0);
-    holder.0.wait_for("holds explorer", PATIENCE);
+    holder.0.wait_for("holds explorer", TIMEOUT);
     let death = holder.0.kill();
     let refused = explorer.answered(0, "NotReachable") - death;
     assert!(refused < MISSED_WITHIN, "{refused:?}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::bulk::Bulk;
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{Running, TIMEOUT, program};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::suite::{DAMAGED, LOSSY, Settings, UnknownHost, conforms, fragile};
@@ -111,16 +111,16 @@ fn v6_within_a_host() {
         Running::start(name, &mut command)
     };
     let mut server = peer("server", &["serve", "here"]);
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     let mut client = peer("client", &["ping", HOST, "here", "--own", "client"]);
     for _ in 0..3 {
-        client.wait_for("alive", PATIENCE);
+        client.wait_for("alive", TIMEOUT);
     }
-    let report = Report::read(&client.succeed(PATIENCE));
+    let report = Report::read(&client.succeed(TIMEOUT));
     assert!(report.get("round_trips") > 0, "{report:?}");
     assert_eq!(report.get("events"), 0, "{report:?}");
-    server.wait_for("left client", PATIENCE);
-    server.succeed(PATIENCE);
+    server.wait_for("left client", TIMEOUT);
+    server.succeed(TIMEOUT);
 }
 
 /// A command of one end's host, with that end's configuration.
@@ -163,12 +163,12 @@ fn a_wire_that_is_cut_loses_the_connection_at_both_ends() {
     let files = Scratch::new("vi-tcp-cut");
     let mut server = configured(&wire, &files, End::Left);
     let mut server = Running::start("server", server.args(["serve", "here"]));
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     let mut client = configured(&wire, &files, End::Right);
     client.args(["ping", End::Left.host(), "here", "--own", "client"]);
     let mut client = Running::start("client", &mut client);
-    client.wait_for("connected", PATIENCE);
-    server.wait_for("connected client", PATIENCE);
+    client.wait_for("connected", TIMEOUT);
+    server.wait_for("connected client", TIMEOUT);
     let begun = Instant::now();
     wire.cut();
     let times = [
@@ -176,14 +176,14 @@ fn a_wire_that_is_cut_loses_the_connection_at_both_ends() {
         server.wait_for("lost client", 2 * LOST_WITHIN).at - begun,
     ];
     // What was posted comes back, too.
-    server.wait_for("left client", PATIENCE);
+    server.wait_for("left client", TIMEOUT);
     println!(
         "\nnote: cut: the client noticed after {:.2?}, the server after {:.2?}",
         times[0], times[1]
     );
     assert!(times.iter().all(|time| *time < LOST_WITHIN), "{times:?}");
     for end in [client, server] {
-        let said = end.succeed(PATIENCE);
+        let said = end.succeed(TIMEOUT);
         assert_eq!(Report::read(&said).get("events"), 1, "{said}");
         assert!(said.contains("event ConnLost"), "{said}");
     }
@@ -197,14 +197,14 @@ fn a_killed_peer_is_noticed_at_once() {
     let files = Scratch::new("vi-tcp-kill");
     let mut server = configured(&wire, &files, End::Left);
     let mut server = Running::start("server", server.args(["serve", "here"]));
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     let mut client = configured(&wire, &files, End::Right);
     client.args(["ping", End::Left.host(), "here", "--own", "client"]);
     let mut client = Running::start("client", &mut client);
-    client.wait_for("connected", PATIENCE);
+    client.wait_for("connected", TIMEOUT);
     let death = server.kill();
-    let noticed = client.wait_for("lost server", PATIENCE).at - death;
+    let noticed = client.wait_for("lost server", TIMEOUT).at - death;
     println!("\nnote: killed: noticed after {noticed:.2?}");
     assert!(noticed < Duration::from_secs(20), "{noticed:?}");
-    client.succeed(PATIENCE);
+    client.succeed(TIMEOUT);
 }

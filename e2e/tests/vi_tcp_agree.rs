@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use e2e::nics::End;
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::strangers::talk::{Asks, Talk, ULP_TIMEOUT, does};
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
@@ -39,7 +39,7 @@ fn who_is_ahead_waits_for_receives() {
             ]);
             let (mut theirs, connected) = network.connect(asks, &mut ours, &mut theirs);
             assert!(connected.contains("flow-control true"), "{connected}");
-            theirs.wait_until("flow control", PATIENCE, |line| {
+            theirs.wait_until("flow control", TIMEOUT, |line| {
                 line.contains("flow-control on posted 2")
             });
             for serial in 0..10 {
@@ -48,21 +48,21 @@ fn who_is_ahead_waits_for_receives() {
                 assert!(ahead == 0 || !theirs.has_said("sent 10"), "without credits");
                 ours.tell("post 1");
             }
-            theirs.wait_for("sent 10 messages of 9 bytes", PATIENCE);
+            theirs.wait_for("sent 10 messages of 9 bytes", TIMEOUT);
             ours.tell("sends 6 50");
             ours.tell("sent 6");
             for _ in 0..6 {
-                assert_eq!(ours.wait_for("sent ", PATIENCE).text, "sent done");
+                assert_eq!(ours.wait_for("sent ", TIMEOUT).text, "sent done");
             }
             for _ in 0..6 {
-                theirs.wait_for("received 50 bytes", PATIENCE);
+                theirs.wait_for("received 50 bytes", TIMEOUT);
             }
             ours.tell("attend");
-            let ended = ours.wait_for("ended", PATIENCE).text;
+            let ended = ours.wait_for("ended", TIMEOUT).text;
             let wanted = "ended received 10; receives: flushed; ConnLost; Error; nothing written; sends: done";
             assert_eq!(ended, wanted, "{asks:?} at {level}");
-            ours.succeed(PATIENCE);
-            theirs.succeed(PATIENCE);
+            ours.succeed(TIMEOUT);
+            theirs.succeed(TIMEOUT);
         }
     }
 }
@@ -85,13 +85,13 @@ fn one_end_alone_has_no_flow_control() {
         theirs.args(["--mtu", MTU, "send:5", "wait-close:30"]);
         let (mut theirs, connected) = network.connect(asks, &mut ours, &mut theirs);
         assert!(connected.contains("flow-control false"), "{connected}");
-        theirs.wait_until("no flow control", PATIENCE, |line| {
+        theirs.wait_until("no flow control", TIMEOUT, |line| {
             line.contains("flow-control off")
         });
         does(&mut ours, "take", "took 5 bytes from 0");
         ours.tell("end");
-        ours.succeed(PATIENCE);
-        theirs.succeed(PATIENCE);
+        ours.succeed(TIMEOUT);
+        theirs.succeed(TIMEOUT);
     }
 }
 
@@ -114,13 +114,13 @@ fn the_mtu_is_the_lesser_one() {
             theirs.arg("wait-close:30");
             let (mut theirs, connected) = network.connect(asks, &mut ours, &mut theirs);
             assert!(connected.starts_with("connected mtu 5000 "), "{connected}");
-            theirs.wait_for("connected mtu 5000 ", PATIENCE);
+            theirs.wait_for("connected mtu 5000 ", TIMEOUT);
             does(&mut ours, "take", "took 5000 bytes from 0");
             does(&mut ours, "send 1 5000", "sent done");
             does(&mut ours, "send 2 5001", "sent local length error");
             ours.tell("attend");
-            ours.succeed(PATIENCE);
-            theirs.succeed(PATIENCE);
+            ours.succeed(TIMEOUT);
+            theirs.succeed(TIMEOUT);
         }
     }
 }
@@ -134,9 +134,9 @@ fn another_mtu_is_refused_where_it_is_not_negotiated() {
     let (theirs, connected) = network.connect(Asks::Theirs, &mut ours, &mut theirs);
     assert_eq!(connected, "connected InvalidMtu");
     // Its program lets go of the request.
-    let said = theirs.succeed(PATIENCE);
+    let said = theirs.succeed(TIMEOUT);
     assert!(said.contains("reject 16"), "{said}");
-    ours.succeed(PATIENCE);
+    ours.succeed(TIMEOUT);
 }
 
 /// Each end hears what the other one says of itself, the server before it answers.
@@ -169,17 +169,17 @@ fn security_information_goes_both_ways() {
                 "" => "-".to_owned(),
                 mine => hex(mine),
             };
-            theirs.wait_until(mine, PATIENCE, |line| {
+            theirs.wait_until(mine, TIMEOUT, |line| {
                 line.starts_with("connected") && line.ends_with(&format!("security {wanted}"))
             });
             if asks == Asks::Theirs {
-                let asked = ours.wait_for("asked by stranger", PATIENCE).text;
+                let asked = ours.wait_for("asked by stranger", TIMEOUT).text;
                 assert_eq!(asked, format!("asked by stranger security {other:?}"));
             }
             does(&mut ours, "take", "took 1 bytes from 0");
             ours.tell("end");
-            ours.succeed(PATIENCE);
-            theirs.succeed(PATIENCE);
+            ours.succeed(TIMEOUT);
+            theirs.succeed(TIMEOUT);
         }
     }
 }
@@ -202,22 +202,22 @@ fn of_requests_that_cross_that_of_the_higher_address_stands() {
             ]);
             theirs.args(["--level", level, "--mtu", MTU, "send:1000", "expect:5:2000"]);
             let mut theirs = Running::start("theirs", theirs.arg("wait-close:30"));
-            theirs.wait_for("listening", PATIENCE);
+            theirs.wait_for("listening", TIMEOUT);
             let mut ours = network.ours(&["--level", level]);
             ours.tell(&format!("meet {} table", network.their_end().host()));
-            theirs.wait_for("asked by obedient", PATIENCE);
+            theirs.wait_for("asked by obedient", TIMEOUT);
             let fate = match ours_at {
                 End::Left => "stands",
                 End::Right => "concedes",
             };
-            theirs.wait_for(fate, PATIENCE);
-            ours.wait_for("connected mtu 65536 ", PATIENCE);
-            theirs.wait_for("connected mtu 65536 ", PATIENCE);
+            theirs.wait_for(fate, TIMEOUT);
+            ours.wait_for("connected mtu 65536 ", TIMEOUT);
+            theirs.wait_for("connected mtu 65536 ", TIMEOUT);
             does(&mut ours, "take", "took 1000 bytes from 0");
             does(&mut ours, "send 5 2000", "sent done");
             ours.tell("end");
-            ours.succeed(PATIENCE);
-            theirs.succeed(PATIENCE);
+            ours.succeed(TIMEOUT);
+            theirs.succeed(TIMEOUT);
         }
     }
 }
@@ -226,7 +226,7 @@ fn of_requests_that_cross_that_of_the_higher_address_stands() {
 fn begin_to_meet(network: &Talk, mut theirs: Command) -> (Running, Running) {
     theirs.args(["--timeout", "30", "--mtu", MTU]);
     let mut theirs = Running::start("theirs", theirs.args(["send:1000", "wait-close:30"]));
-    theirs.wait_for("listening", PATIENCE);
+    theirs.wait_for("listening", TIMEOUT);
     let mut ours = network.ours(&[]);
     ours.tell(&format!("meet {} table", network.their_end().host()));
     (ours, theirs)
@@ -236,8 +236,8 @@ fn begin_to_meet(network: &Talk, mut theirs: Command) -> (Running, Running) {
 fn hears_and_leaves(mut ours: Running, theirs: Running) {
     does(&mut ours, "take", "took 1000 bytes from 0");
     ours.tell("end");
-    ours.succeed(PATIENCE);
-    theirs.succeed(PATIENCE);
+    ours.succeed(TIMEOUT);
+    theirs.succeed(TIMEOUT);
 }
 
 /// A peer that does not answer is waited for only so long; then its own request is accepted, if it is the higher end.
@@ -248,8 +248,8 @@ fn a_peer_that_asks_and_does_not_answer_is_accepted_in_time() {
     theirs.args(["--host", End::Right.host(), "--other", End::Left.host()]);
     theirs.args(["--called", "table", "--calling", "stranger", "--silent"]);
     let (mut ours, mut theirs) = begin_to_meet(&network, theirs);
-    let asks = theirs.wait_for("asks, too", PATIENCE).at;
-    let took = ours.wait_for("connected mtu 65536 ", PATIENCE).at - asks;
+    let asks = theirs.wait_for("asks, too", TIMEOUT).at;
+    let took = ours.wait_for("connected mtu 65536 ", TIMEOUT).at - asks;
     assert!(took >= ULP_TIMEOUT.mul_f32(0.9), "{took:?}");
     hears_and_leaves(ours, theirs);
 }
@@ -268,7 +268,7 @@ fn a_server_accepts_a_peer() {
             "table",
         ]);
         let (mut ours, theirs) = begin_to_meet(&network, theirs);
-        ours.wait_for("connected mtu 65536 ", PATIENCE);
+        ours.wait_for("connected mtu 65536 ", TIMEOUT);
         hears_and_leaves(ours, theirs);
     }
 }

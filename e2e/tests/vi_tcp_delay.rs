@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use e2e::bulk::Bulk;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::report::Report;
 use e2e::scratch::Scratch;
 use e2e::wire::Wire;
@@ -67,7 +67,7 @@ impl Network {
         delayer.args(["--delay-ms", &delay.as_millis().to_string()]);
         delayer.args(["--drop-each", &drop_each.to_string()]);
         let mut delayer = Running::start("delayer", &mut delayer);
-        delayer.wait_for("forwarding", PATIENCE);
+        delayer.wait_for("forwarding", TIMEOUT);
         Self {
             wire,
             delayer,
@@ -86,7 +86,7 @@ impl Network {
     /// Messages there and back, every byte of which is looked at; gives how long the quickest was under way.
     fn echo(&self) -> Duration {
         let mut server = Running::start("server", self.peer(End::Left).args(["serve", "here"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         let mut client = self.peer(End::Right);
         client.args(["ping", End::Left.host(), "here", "--own", "client"]);
         let mut client = Running::start("client", &mut client);
@@ -94,13 +94,13 @@ impl Network {
             let told = line.strip_prefix("alive ").map(str::parse::<u64>);
             told.is_some_and(|told| told.is_ok_and(|told| told >= ROUND_TRIPS))
         };
-        client.wait_until("many round trips", 2 * PATIENCE, is_enough);
-        let client = Report::read(&client.succeed(PATIENCE));
+        client.wait_until("many round trips", 2 * TIMEOUT, is_enough);
+        let client = Report::read(&client.succeed(TIMEOUT));
         assert_eq!(client.get("events"), 0, "{client:?}");
         let trips = client.get("round_trips");
-        let left = server.wait_for("left client", PATIENCE).text;
+        let left = server.wait_for("left client", TIMEOUT).text;
         assert_eq!(left, format!("left client after {trips}"));
-        let server = Report::read(&server.succeed(PATIENCE));
+        let server = Report::read(&server.succeed(TIMEOUT));
         assert_eq!(server.get("events"), 1, "the good-bye: {server:?}");
         Duration::from_micros(client.get("shortest_us"))
     }
@@ -116,7 +116,7 @@ impl Network {
 
     /// What became of the frames from left and from right.
     fn end(self) -> [Fate; 2] {
-        let said = self.delayer.succeed(PATIENCE);
+        let said = self.delayer.succeed(TIMEOUT);
         ["to-left: ", "to-right: "].map(|interface| Fate::read(&said, interface))
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::strangers::{
     has_not_grown, is_untouched, lies, made_of_answers, resident_kib, stranger_in, told,
@@ -47,7 +47,7 @@ impl Network {
 
     fn server(&self) -> Running {
         let mut server = Running::start("server", self.ours().args(["serve", "here"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         server
     }
 
@@ -56,7 +56,7 @@ impl Network {
         let mut honest = self.ours();
         honest.args(["ping", End::Left.host(), "here", "--own", "honest"]);
         let mut honest = Running::start("honest", &mut honest);
-        honest.wait_for("connected", PATIENCE);
+        honest.wait_for("connected", TIMEOUT);
         honest
     }
 
@@ -77,10 +77,10 @@ fn a_stranger_with_the_key_is_served() {
         let mut client = network.client();
         client.args(["--key", KEY, "--split", split]);
         client.args(["echo:5:0", "echo:5:64", "echo:2:4000"]);
-        let said = Running::start("stranger", &mut client).succeed(PATIENCE);
+        let said = Running::start("stranger", &mut client).succeed(TIMEOUT);
         assert!(said.contains("echoed 2 messages of 4000 bytes"), "{said}");
     }
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 #[test]
@@ -91,15 +91,15 @@ fn a_stranger_with_the_key_serves_ours() {
     stranger.args(["--disc", "there", "--level", "rd", "--mtu", MTU]);
     stranger.args(["--key", KEY, "--posted", "1000", "--repost", "reflect:200"]);
     let mut stranger = Running::start("stranger", &mut stranger);
-    stranger.wait_for("listening 8420", PATIENCE);
+    stranger.wait_for("listening 8420", TIMEOUT);
     let mut client = network.ours();
     client.args(["ping", End::Right.host(), "there", "--own", "ours"]);
     let mut client = Running::start("client", &mut client);
     // It reflects so many, and leaves.
-    client.wait_for("lost server", PATIENCE);
-    let said = client.succeed(PATIENCE);
+    client.wait_for("lost server", TIMEOUT);
+    let said = client.succeed(TIMEOUT);
     assert!(said.contains("count round_trips 200"), "{said}");
-    stranger.succeed(PATIENCE);
+    stranger.succeed(TIMEOUT);
 }
 
 #[test]
@@ -114,14 +114,14 @@ fn a_stranger_without_the_key_is_refused_at_either_end() {
         if let Some(key) = key {
             client.args(["--key", key]);
         }
-        let ended = Running::start("stranger", &mut client).finish(PATIENCE);
+        let ended = Running::start("stranger", &mut client).finish(TIMEOUT);
         assert!(ended.text.contains(says), "{}", ended.text);
         assert!(!ended.status.success());
     }
-    let said = server.succeed(PATIENCE);
+    let said = server.succeed(TIMEOUT);
     assert!(!said.contains("connected"), "{said}");
     let mut explorer = Running::start("explorer", network.ours().arg("explore"));
-    explorer.wait_for("ready", PATIENCE);
+    explorer.wait_for("ready", TIMEOUT);
     for key in [None, Some(OTHER_KEY)] {
         let mut stranger = stranger_in(&network.wire.right, "peer.py");
         stranger.args(["server", "--host", End::Right.host(), "--port", "8420"]);
@@ -130,13 +130,13 @@ fn a_stranger_without_the_key_is_refused_at_either_end() {
             stranger.args(["--key", key]);
         }
         let mut stranger = Running::start("stranger", &mut stranger);
-        stranger.wait_for("listening 8420", PATIENCE);
+        stranger.wait_for("listening 8420", TIMEOUT);
         explorer.tell(&format!("ask {} there", End::Right.host()));
-        let asked = explorer.wait_for("asked", PATIENCE).text;
+        let asked = explorer.wait_for("asked", TIMEOUT).text;
         assert!(asked.ends_with("Reject"), "{asked}");
-        stranger.finish(PATIENCE);
+        stranger.finish(TIMEOUT);
     }
-    explorer.succeed(PATIENCE);
+    explorer.succeed(TIMEOUT);
 }
 
 /// Proofs that are none, of something else, of another connection, cut, early and late: nobody hears of one, and who is
@@ -154,12 +154,12 @@ fn a_liar_with_the_key_is_found_out() {
     // Longer than who is silent is waited for.
     liar.args(["--calling", "liar", "--mtu", MTU, "--patience", "20"]);
     liar.args(["--key", KEY, "run"]).args(&names).arg("--check");
-    let said = Running::start("liar", &mut liar).succeed(PATIENCE);
+    let said = Running::start("liar", &mut liar).succeed(TIMEOUT);
     println!("\nnote: {} lies about keys", told(&said));
     assert!(told(&said) == names.len() && names.len() > 20, "{said}");
     has_not_grown(&server, before);
     is_untouched(honest);
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_lying_server_with_the_key_is_found_out() {
     let server = network.server();
     let honest = network.honest();
     let mut explorer = Running::start("explorer", network.ours().arg("explore"));
-    explorer.wait_for("ready", PATIENCE);
+    explorer.wait_for("ready", TIMEOUT);
     let mut names = lies(&["--answers"]);
     names.retain(|name| name.starts_with("answer-keyed"));
     let before = resident_kib(&explorer);
@@ -187,7 +187,7 @@ fn a_lying_server_with_the_key_is_found_out() {
     for (name, outcome) in &made {
         assert_eq!(outcome, "Reject", "{name}");
     }
-    explorer.succeed(PATIENCE);
+    explorer.succeed(TIMEOUT);
     is_untouched(honest);
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::strangers::{
     end_of_read, endings_of, has_not_grown, is_ending, is_untouched, lies, outcomes, resident_kib,
@@ -48,10 +48,10 @@ impl Network {
 
     /// An honest client of the server at the left end.
     fn honest(&self) -> Running {
-        let mut honest = self.ours(End::Right, PATIENCE);
+        let mut honest = self.ours(End::Right, TIMEOUT);
         honest.args(["ping", End::Left.host(), "here", "--own", "honest"]);
         let mut honest = Running::start("honest", &mut honest);
-        honest.wait_for("connected", PATIENCE);
+        honest.wait_for("connected", TIMEOUT);
         honest
     }
 
@@ -74,7 +74,7 @@ fn a_server_is_lied_to(level: &str, theirs: &str, options: &[&str], in_pieces: b
         .args(["witness", "here", "--level", level])
         .args(options);
     let mut server = Running::start("server", &mut server);
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     let honest = network.honest();
     let names = lies(&["--all"]);
     let connected = lies(&["--all", "--told-by-both"]);
@@ -87,14 +87,14 @@ fn a_server_is_lied_to(level: &str, theirs: &str, options: &[&str], in_pieces: b
     // Of those that are told on a connection ours tells how it ended.
     for (number, name) in names.iter().enumerate() {
         if connected.contains(name) {
-            server.wait_for(&format!("ended lie-{number} "), 2 * PATIENCE);
+            server.wait_for(&format!("ended lie-{number} "), 2 * TIMEOUT);
         }
     }
-    let said = outcomes(&liar.succeed(PATIENCE));
+    let said = outcomes(&liar.succeed(TIMEOUT));
     has_not_grown(&server, before);
     is_untouched(honest);
     let mut heard = 0;
-    for (name, found) in endings_of(&server.succeed(PATIENCE)) {
+    for (name, found) in endings_of(&server.succeed(TIMEOUT)) {
         let number = name.strip_prefix("lie-").map(str::parse::<usize>);
         let Some(Ok(number)) = number else { continue };
         let lie = &names[number];
@@ -142,44 +142,44 @@ fn a_server_does_not_wait_for_ever() {
     let network = Network::new();
     let mut server = network.ours(End::Left, SHORT);
     let mut server = Running::start("server", server.args(["witness", "here"]));
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     let honest = network.honest();
     let mut liar = network.liar("rd");
     liar.args(["--host", End::Left.host(), "--called", "here"]);
     let names = ["request-never-sent", "slow-half"];
     let mut liar = Running::start("liar", liar.arg("run").args(names).arg("--check"));
-    let told = names.map(|name| liar.wait_for(&format!("{name}: closed"), PATIENCE).at);
+    let told = names.map(|name| liar.wait_for(&format!("{name}: closed"), TIMEOUT).at);
     let took = told[1] - told[0];
     // The liar tells of both a little later, not equally so.
     assert!(took >= SHORT.mul_f32(0.9) && took < 5 * SHORT, "{took:?}");
-    liar.succeed(PATIENCE);
+    liar.succeed(TIMEOUT);
     let said = server.has_said("ended");
     assert!(!said, "nobody was connected");
     // Who is connected may take as long as it likes.
     let mut liar = network.liar("rd");
     liar.args(["--host", End::Left.host(), "--called", "here"]);
     let mut liar = Running::start("liar", liar.args(["run", "segment-never-sent", "--check"]));
-    liar.wait_for("segment-never-sent: kept", PATIENCE);
-    liar.succeed(PATIENCE);
+    liar.wait_for("segment-never-sent: kept", TIMEOUT);
+    liar.succeed(TIMEOUT);
     is_untouched(honest);
-    server.wait_for("ended lie-0", PATIENCE);
-    server.succeed(PATIENCE);
+    server.wait_for("ended lie-0", TIMEOUT);
+    server.succeed(TIMEOUT);
 }
 
 /// A client of ours hears all lies of a server that can be told on a connection, and those about the answer to its read;
 /// its connection with an honest server goes on. In pieces, each byte comes by itself.
 fn a_client_is_lied_to(level: &str, options: &[&str], in_pieces: bool) {
     let network = Network::new();
-    let mut friend = network.ours(End::Left, PATIENCE);
+    let mut friend = network.ours(End::Left, TIMEOUT);
     let mut friend = Running::start("friend", friend.args(["serve", "here"]));
-    friend.wait_for("listening", PATIENCE);
+    friend.wait_for("listening", TIMEOUT);
     let mut client = network.ours(End::Left, SHORT);
     let mut client = Running::start(
         "client",
         client.args(["obey", "--level", level]).args(options),
     );
     client.tell(&format!("befriend {} here", End::Left.host()));
-    client.wait_for("befriended", PATIENCE);
+    client.wait_for("befriended", TIMEOUT);
     let mut names = lies(&["--all", "--told-by-both"]);
     let is_answer =
         |name: &String| name.starts_with("response-") || name.starts_with("control-response");
@@ -197,36 +197,36 @@ fn a_client_is_lied_to(level: &str, options: &[&str], in_pieces: bool) {
     let mut liar = Running::start("liar", liar.arg("serve").args(&names).arg("--check"));
     let mut before = 0;
     for (number, name) in names.iter().enumerate() {
-        liar.wait_for("listening", PATIENCE);
+        liar.wait_for("listening", TIMEOUT);
         client.tell(&format!("connect {} there", End::Right.host()));
         client.tell("advertise");
         if is_answer(name) && name != "response-unasked" {
             client.tell("read 0 64");
-            let read = client.wait_for("read ", PATIENCE).text;
+            let read = client.wait_for("read ", TIMEOUT).text;
             let read = read.strip_prefix("read ").expect("what came of it");
             assert_eq!(read, end_of_read(name), "{name} at {level}");
         }
         client.tell("attend");
-        let ended = client.wait_for("ended", PATIENCE).text;
-        let saw = liar.wait_for(&format!("{name}: "), PATIENCE).text;
+        let ended = client.wait_for("ended", TIMEOUT).text;
+        let saw = liar.wait_for(&format!("{name}: "), TIMEOUT).text;
         let (_, saw) = saw.split_once(": ").expect("what came of it");
         let ended = ended.replace("ended ", "ended client ");
         let (_, found) = endings_of(&ended).pop().expect("an ending");
         is_ending(&found, name, level, saw, in_pieces);
         client.tell("greet");
-        client.wait_for(&format!("greeted {}", number + 1), PATIENCE);
+        client.wait_for(&format!("greeted {}", number + 1), TIMEOUT);
         // The first lie is there for what is there once.
         if number == 0 {
             before = resident_kib(&client);
         }
     }
-    liar.succeed(PATIENCE);
+    liar.succeed(TIMEOUT);
     println!("\nnote: {} lies of a server at {level}", names.len());
     assert!(names.len() > 100);
     has_not_grown(&client, before);
-    let said = client.succeed(PATIENCE);
+    let said = client.succeed(TIMEOUT);
     assert!(!said.contains("lost friend"), "{said}");
-    friend.succeed(PATIENCE);
+    friend.succeed(TIMEOUT);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::process::Command;
 
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running};
+use e2e::process::{Running, TIMEOUT};
 use e2e::scratch::Scratch;
 use e2e::strangers::{has_not_grown, lies, made_of_answers, resident_kib, stranger, stranger_in};
 use e2e::wire::Wire;
@@ -39,7 +39,7 @@ impl Network {
 
     fn server(&self) -> Running {
         let mut server = Running::start("server", self.ours(End::Left).args(["serve", "here"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         server
     }
 
@@ -51,7 +51,7 @@ impl Network {
 
 #[test]
 fn it_agrees_with_itself() {
-    let said = Running::start("selftest", &mut stranger("selftest.py")).succeed(PATIENCE);
+    let said = Running::start("selftest", &mut stranger("selftest.py")).succeed(TIMEOUT);
     assert!(said.contains("OK"), "{said}");
 }
 
@@ -66,11 +66,11 @@ fn as_a_client_it_is_served_however_its_bytes_are_cut() {
             client.args(["--calling", "stranger", "--level", "rd", "--mtu", MTU]);
             client.args(["--split", split, "--segment", segment]);
             client.args(["echo:5:0", "echo:5:1", "echo:5:64", "echo:2:4000"]);
-            let said = Running::start("stranger", &mut client).succeed(PATIENCE);
+            let said = Running::start("stranger", &mut client).succeed(TIMEOUT);
             assert!(said.contains("echoed 2 messages of 4000 bytes"), "{said}");
         }
     }
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 #[test]
@@ -81,16 +81,16 @@ fn as_a_server_it_serves_ours() {
     stranger.args(["--disc", "there", "--level", "rd", "--mtu", MTU]);
     stranger.args(["--posted", "1000", "--repost", "reflect:200"]);
     let mut stranger = Running::start("stranger", &mut stranger);
-    stranger.wait_for("listening 8420", PATIENCE);
+    stranger.wait_for("listening 8420", TIMEOUT);
     let mut client = network.ours(End::Left);
     client.args(["ping", End::Right.host(), "there", "--own", "ours"]);
     let mut client = Running::start("client", &mut client);
-    client.wait_for("connected", PATIENCE);
+    client.wait_for("connected", TIMEOUT);
     // It reflects so many, and leaves.
-    client.wait_for("lost server", PATIENCE);
-    let said = client.succeed(PATIENCE);
+    client.wait_for("lost server", TIMEOUT);
+    let said = client.succeed(TIMEOUT);
     assert!(said.contains("count round_trips 200"), "{said}");
-    stranger.succeed(PATIENCE);
+    stranger.succeed(TIMEOUT);
 }
 
 /// What ours makes of the lies of a server that are not refused by `VIP_REJECT`.
@@ -121,9 +121,9 @@ fn as_a_lying_server_it_is_found_out() {
     let mut honest = network.ours(End::Left);
     honest.args(["ping", End::Left.host(), "here", "--own", "honest"]);
     let mut honest = Running::start("honest", &mut honest);
-    honest.wait_for("connected", PATIENCE);
+    honest.wait_for("connected", TIMEOUT);
     let mut explorer = Running::start("explorer", network.ours(End::Left).arg("explore"));
-    explorer.wait_for("ready", PATIENCE);
+    explorer.wait_for("ready", TIMEOUT);
     let before = resident_kib(&explorer);
     let mut names = lies(&["--answers"]);
     names.retain(|name| !name.starts_with("answer-keyed"));
@@ -139,12 +139,12 @@ fn as_a_lying_server_it_is_found_out() {
     }
     has_not_grown(&explorer, before);
     explorer.tell(&format!("ask {} here", End::Left.host()));
-    let asked = explorer.wait_for("asked", PATIENCE).text;
+    let asked = explorer.wait_for("asked", TIMEOUT).text;
     assert!(asked.ends_with("connected"), "{asked}");
-    explorer.succeed(PATIENCE);
+    explorer.succeed(TIMEOUT);
     honest.skip();
-    honest.wait_for("alive", PATIENCE);
-    let said = honest.succeed(PATIENCE);
+    honest.wait_for("alive", TIMEOUT);
+    let said = honest.succeed(TIMEOUT);
     assert!(!said.lines().any(|l| l.starts_with("lost ")), "{said}");
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }

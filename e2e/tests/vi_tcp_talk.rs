@@ -3,7 +3,7 @@
 //! byte.
 
 use e2e::nics::End;
-use e2e::process::PATIENCE;
+use e2e::process::TIMEOUT;
 use e2e::strangers::talk::{Asks, Talk, does};
 
 const PEER: &str = env!("CARGO_BIN_EXE_vi-peer");
@@ -41,10 +41,10 @@ fn talk(asks: Asks, level: &str, their_level: &str, theirs: &[&str]) {
         "connected mtu 65536 flow-control false security \"\""
     );
     ours.tell("fill 60000 77 3000");
-    ours.wait_for("filled", PATIENCE);
+    ours.wait_for("filled", TIMEOUT);
     ours.tell("advertise");
     ours.tell("learn");
-    ours.wait_for("learned", PATIENCE);
+    ours.wait_for("learned", TIMEOUT);
     does(&mut ours, "take", "took 0 bytes from 0");
     does(&mut ours, "take", "took 1000 bytes from 1");
     does(
@@ -76,12 +76,12 @@ fn talk(asks: Asks, level: &str, their_level: &str, theirs: &[&str]) {
     }
     does(&mut ours, "send 1 1", "sent done");
     ours.tell("attend");
-    let ended = ours.wait_for("ended", PATIENCE).text;
+    let ended = ours.wait_for("ended", TIMEOUT).text;
     let wanted =
         "ended received 5; receives: flushed; ConnLost; Error; written 0 to 62999; sends: done";
     assert_eq!(ended, wanted, "{asks:?} at {level}");
-    ours.succeed(PATIENCE);
-    stranger.succeed(PATIENCE);
+    ours.succeed(TIMEOUT);
+    stranger.succeed(TIMEOUT);
 }
 
 #[test]
@@ -148,11 +148,11 @@ fn errors_are_told_at_reliable_reception() {
             };
             does(&mut ours, operation, &format!("{what} {status}"));
             ours.tell("attend");
-            let ended = ours.wait_for("ended", PATIENCE).text;
+            let ended = ours.wait_for("ended", TIMEOUT).text;
             let wanted = format!("Error; nothing written; sends: {status}");
             assert!(ended.ends_with(&wanted), "{ended}");
-            ours.succeed(PATIENCE);
-            theirs.succeed(PATIENCE);
+            ours.succeed(TIMEOUT);
+            theirs.succeed(TIMEOUT);
         }
         for (step, error, event) in [
             ("send:100", "expect-error:2:30", "RecvqEmpty"),
@@ -166,13 +166,13 @@ fn errors_are_told_at_reliable_reception() {
             let (theirs, _) = network.connect(asks, &mut ours, &mut theirs);
             ours.tell("advertise");
             ours.tell("attend");
-            let ended = ours.wait_for("ended", PATIENCE).text;
+            let ended = ours.wait_for("ended", TIMEOUT).text;
             let wanted = format!(
                 "ended received 0; receives: ; {event}, ConnLost; Error; nothing written; sends: done"
             );
             assert_eq!(ended, wanted, "{step}");
-            ours.succeed(PATIENCE);
-            theirs.succeed(PATIENCE);
+            ours.succeed(TIMEOUT);
+            theirs.succeed(TIMEOUT);
         }
     }
 }

@@ -9,7 +9,7 @@ use e2e::certificates::Certificates;
 use e2e::datapath::DatapathProcess;
 use e2e::installation::Installation;
 use e2e::nics::{End, NicText};
-use e2e::process::{PATIENCE, Running, program};
+use e2e::process::{Running, TIMEOUT, program};
 use e2e::scratch::Scratch;
 use e2e::strangers::{has_not_grown, is_untouched, resident_kib, stranger_in, told};
 use e2e::suite::{DAMAGED, LOSSY, Settings, UnknownHost, conforms, fragile};
@@ -70,7 +70,7 @@ impl Network {
 
     fn server(&self) -> Running {
         let mut server = Running::start("server", self.ours(End::Left).args(["serve", "here"]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         server
     }
 
@@ -95,11 +95,11 @@ fn a_stranger_with_openssl_is_served_however_its_bytes_are_cut() {
             client.args(["--calling", "stranger", "--level", "rd", "--mtu", MTU]);
             client.args(["--split", split, "--segment", segment]);
             client.args(["echo:5:0", "echo:5:1", "echo:5:64", "echo:2:4000"]);
-            let said = Running::start("stranger", &mut client).succeed(PATIENCE);
+            let said = Running::start("stranger", &mut client).succeed(TIMEOUT);
             assert!(said.contains("echoed 2 messages of 4000 bytes"), "{said}");
         }
     }
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 #[test]
@@ -110,16 +110,16 @@ fn a_stranger_with_openssl_serves_ours() {
     stranger.args(["--disc", "there", "--level", "rd", "--mtu", MTU]);
     stranger.args(["--posted", "1000", "--repost", "reflect:200"]);
     let mut stranger = Running::start("stranger", &mut stranger);
-    stranger.wait_for("listening 8420", PATIENCE);
+    stranger.wait_for("listening 8420", TIMEOUT);
     let mut client = network.ours(End::Left);
     client.args(["ping", End::Right.host(), "there", "--own", "ours"]);
     let mut client = Running::start("client", &mut client);
-    client.wait_for("connected", PATIENCE);
+    client.wait_for("connected", TIMEOUT);
     // It reflects so many, and leaves.
-    client.wait_for("lost server", PATIENCE);
-    let said = client.succeed(PATIENCE);
+    client.wait_for("lost server", TIMEOUT);
+    let said = client.succeed(TIMEOUT);
     assert!(said.contains("count round_trips 200"), "{said}");
-    stranger.succeed(PATIENCE);
+    stranger.succeed(TIMEOUT);
 }
 
 /// Handshakes cut at every flight, slow ones, false ones, records that are none: who is connected meanwhile notices
@@ -129,11 +129,11 @@ fn a_liar_with_openssl_harms_nobody_but_itself() {
     let network = Network::new();
     let mut server = network.ours(End::Left);
     let mut server = Running::start("server", server.args(["witness", "here"]));
-    server.wait_for("listening", PATIENCE);
+    server.wait_for("listening", TIMEOUT);
     let mut honest = network.ours(End::Right);
     honest.args(["ping", End::Left.host(), "here", "--own", "honest"]);
     let mut honest = Running::start("honest", &mut honest);
-    honest.wait_for("connected", PATIENCE);
+    honest.wait_for("connected", TIMEOUT);
     let before = resident_kib(&server);
     for names in [LIES.as_slice(), &["all"]] {
         let mut liar = network.theirs(&["liar.py"]);
@@ -142,14 +142,14 @@ fn a_liar_with_openssl_harms_nobody_but_itself() {
         liar.args(["--quiet", "2", "--region", "--probe", "run"])
             .args(names)
             .arg("--check");
-        let said = Running::start("liar", &mut liar).succeed(6 * PATIENCE);
+        let said = Running::start("liar", &mut liar).succeed(6 * TIMEOUT);
         let lies = told(&said);
         println!("\nnote: {lies} lies over TLS");
         assert!(lies >= names.len(), "{said}");
     }
     has_not_grown(&server, before);
     is_untouched(honest);
-    server.succeed(PATIENCE);
+    server.succeed(TIMEOUT);
 }
 
 /// A datapath process has the port for all that are attached to it.
@@ -170,7 +170,7 @@ fn programs_attached_to_a_datapath_process_share_its_port() {
         let mut server = network.wire.left.program(PEER);
         server.env("VIADUCT_CONFIG", left.config());
         let mut server = Running::start(name, server.args(["serve", name]));
-        server.wait_for("listening", PATIENCE);
+        server.wait_for("listening", TIMEOUT);
         server
     });
     for name in ["one", "two"] {
@@ -179,12 +179,12 @@ fn programs_attached_to_a_datapath_process_share_its_port() {
         client.args(["ping", End::Left.host(), name, "--own", "client"]);
         let mut client = Running::start("client", &mut client);
         for _ in 0..3 {
-            client.wait_for("alive", PATIENCE);
+            client.wait_for("alive", TIMEOUT);
         }
-        client.succeed(PATIENCE);
+        client.succeed(TIMEOUT);
     }
     for server in servers {
-        server.succeed(PATIENCE);
+        server.succeed(TIMEOUT);
     }
     for process in [left, right] {
         let ended = process.stop();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::stranger_in;
 use crate::nics::{End, NicText};
-use crate::process::{PATIENCE, Running};
+use crate::process::{Running, TIMEOUT};
 use crate::scratch::Scratch;
 use crate::wire::Wire;
 
@@ -63,7 +63,7 @@ impl Talk {
             .write(&self.files, "nic.toml");
         command.env("VIADUCT_CONFIG", config).arg("obey");
         let mut ours = Running::start("ours", command.args(options));
-        ours.wait_for("ready", PATIENCE);
+        ours.wait_for("ready", TIMEOUT);
         ours
     }
 
@@ -94,12 +94,12 @@ impl Talk {
             }
             Asks::Ours => {
                 let mut theirs = Running::start("theirs", theirs);
-                theirs.wait_for("listening", PATIENCE);
+                theirs.wait_for("listening", TIMEOUT);
                 ours.tell(&format!("connect {} there", End::Right.host()));
                 theirs
             }
         };
-        let connected = ours.wait_for("connected", PATIENCE).text;
+        let connected = ours.wait_for("connected", TIMEOUT).text;
         (theirs, connected)
     }
 }
@@ -111,6 +111,6 @@ impl Talk {
 pub fn does(ours: &mut Running, what: &str, says: &str) {
     ours.tell(what);
     let first = says.split(' ').next().expect("a word");
-    let said = ours.wait_for(&format!("{first} "), PATIENCE).text;
+    let said = ours.wait_for(&format!("{first} "), TIMEOUT).text;
     assert_eq!(said, says, "{what}");
 }

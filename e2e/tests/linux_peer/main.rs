@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use e2e::capture::Capture;
 use e2e::linux_peer::{LinuxPeer, Mac, PortView};
 use e2e::port_frames::{Kind, PortFrame, is_beacon, judge_ports};
-use e2e::process::PATIENCE;
+use e2e::process::TIMEOUT;
 use e2e::segment::{BRIDGE, Segment};
 
 /// Room for the largest FCoE frame.
@@ -54,8 +54,8 @@ impl Pair {
     fn wait_until_online(&mut self) -> [PortView; 2] {
         let [left, right] = [&self.left, &self.right].map(|peer| peer.mac().port_name());
         [
-            self.right.wait_for_remote(left, "Online", PATIENCE),
-            self.left.wait_for_remote(right, "Online", PATIENCE),
+            self.right.wait_for_remote(left, "Online", TIMEOUT),
+            self.left.wait_for_remote(right, "Online", TIMEOUT),
         ]
     }
 
@@ -113,7 +113,7 @@ fn two_kernels_find_and_lose_each_other() {
     pair.right.look_again();
     let back = pair
         .right
-        .wait_for_remote(left.port_name(), "Online", PATIENCE);
+        .wait_for_remote(left.port_name(), "Online", TIMEOUT);
     capture.wait_for_frame("a beacon", |frame| is_beacon(frame, back.port_id));
     let death = pair.left.kill();
     let limit = BEACON_LOSS + LATENESS;
@@ -186,7 +186,7 @@ const LARGER: Mac = Mac([0x52, 0x54, 0, 1, 0, 5]);
 /// Starts the pair, left the smaller one; returns when each sees the other.
 fn contest(segment: &Segment, pair: &mut Pair, begin: Begin) -> [PortView; 2] {
     let is_up = |peer: &mut LinuxPeer| {
-        let view = peer.wait_for_own("Online", PATIENCE);
+        let view = peer.wait_for_own("Online", TIMEOUT);
         assert_eq!(view.port_id, CONTESTED, "nobody else has it: {view:?}");
     };
     match begin {

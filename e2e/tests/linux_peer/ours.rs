@@ -8,7 +8,7 @@ use e2e::linux_peer::{LinuxPeer, Mac};
 use e2e::nics::NicText;
 use e2e::own_port::{OwnPort, OwnView};
 use e2e::port_frames::{Kind, PortFrame, is_beacon, is_probe, judge_ports};
-use e2e::process::PATIENCE;
+use e2e::process::TIMEOUT;
 use e2e::scratch::Scratch;
 use e2e::segment::{BRIDGE, Segment};
 use e2e::wire::Namespace;
@@ -38,11 +38,11 @@ fn meet(linux: &mut LinuxPeer, ports: &mut [(OwnPort, OwnView)]) {
     linux.start();
     let mac = linux.mac();
     for (port, own) in ports {
-        let seen = port.wait_for_login(mac.port_name(), "logged in", PATIENCE);
+        let seen = port.wait_for_login(mac.port_name(), "logged in", TIMEOUT);
         assert_eq!(seen.node_name, mac.node_name());
         assert_eq!(seen.mac, mac.to_string());
         assert!(!seen.speaks_fc_vi, "{seen:?}");
-        let remote = linux.wait_for_remote(own.port_name, "Online", PATIENCE);
+        let remote = linux.wait_for_remote(own.port_name, "Online", TIMEOUT);
         assert_eq!(remote.port_id, own.port_id, "{remote:?}");
         assert_eq!(remote.node_name, own.node_name, "{remote:?}");
     }
@@ -115,7 +115,7 @@ fn linux_and_we_miss_each_other() {
     // A port of ours that vanishes is missed, by Linux and by the other one.
     let (second, gone) = ports.pop().expect("two ports");
     let (mut first, own) = ports.pop().expect("two ports");
-    first.wait_for_login(names[1], "logged in", PATIENCE);
+    first.wait_for_login(names[1], "logged in", TIMEOUT);
     // Linux does not miss whom it never heard a beacon of.
     capture.wait_for_frame("a beacon", |frame| is_beacon(frame, gone.port_id));
     let death = second.kill();
@@ -171,7 +171,7 @@ struct Contest<'a> {
 impl Contest<'_> {
     fn start_linux(&mut self) {
         self.linux.start();
-        let view = self.linux.wait_for_own("Online", PATIENCE);
+        let view = self.linux.wait_for_own("Online", TIMEOUT);
         assert_eq!(view.port_id, CONTESTED, "nobody else has it: {view:?}");
     }
 
@@ -240,8 +240,8 @@ fn linux_and_we_contest_an_n_port_id() {
             is_ours_larger,
         };
         let mut port = contest.begin(begin, &mut capture);
-        let theirs = port.wait_for_login(mac.port_name(), "logged in", PATIENCE);
-        let ours = linux.wait_for_remote(name, "Online", PATIENCE);
+        let theirs = port.wait_for_login(mac.port_name(), "logged in", TIMEOUT);
+        let ours = linux.wait_for_remote(name, "Online", TIMEOUT);
         let took = started.elapsed();
         port.leave();
         linux.wait_for_remote(name, "Blocked", LATENESS);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState, VipError};
 
 use crate::queue::{Queue, Side};
-use crate::station::{PATIENCE, Station, tell};
+use crate::station::{Station, TIMEOUT, tell};
 use crate::{Failure, Server, message};
 
 /// Descriptors on their way from the source.
@@ -50,7 +50,7 @@ fn accept(station: &Station, vi: &Vi, name: &str) -> Result<String, Failure> {
     loop {
         let mut request = station
             .nic()
-            .connect_wait(&local, Timeout::After(PATIENCE))?;
+            .connect_wait(&local, Timeout::After(TIMEOUT))?;
         let client = request.remote().discriminator;
         match request.accept(vi) {
             Ok(()) => return Ok(String::from_utf8_lossy(client.as_bytes()).into_owned()),
@@ -88,7 +88,7 @@ fn sink_round(
     let mut delivered = 0;
     let mut last = Instant::now();
     loop {
-        let Some(received) = receives.take(Timeout::After(PATIENCE))? else {
+        let Some(received) = receives.take(Timeout::After(TIMEOUT))? else {
             return Err(format!("{round}: neither messages nor a break").into());
         };
         if received.status.is_ok() {
@@ -119,7 +119,7 @@ fn finish_round(
     flushed: u64,
     silence: Duration,
 ) -> Result<Ending, Failure> {
-    let losses = station.losses(vi.handle(), PATIENCE);
+    let losses = station.losses(vi.handle(), TIMEOUT);
     let state = vi.state()?;
     if state != ViState::Error {
         return Err(format!("{round}: the VI is {state:?} after the break").into());
@@ -183,7 +183,7 @@ fn source_round(
             continue;
         }
         let completed = sends
-            .take(Timeout::After(PATIENCE))?
+            .take(Timeout::After(TIMEOUT))?
             .ok_or("a send neither completes nor is flushed")?;
         if completed.status.is_ok() {
             last = Instant::now();
@@ -194,7 +194,7 @@ fn source_round(
         }
         idle.push(completed.descriptor);
     }
-    let late = if is_broken { PATIENCE } else { LATE_BREAK };
+    let late = if is_broken { TIMEOUT } else { LATE_BREAK };
     if station.losses(vi.handle(), late) == 0 {
         if is_broken {
             return Err(

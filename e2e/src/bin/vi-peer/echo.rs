@@ -9,7 +9,7 @@ use vipl::{ConnectionRequest, Nic, Ptag, ReliabilityLevel, Timeout, Vi, VipError
 
 use crate::events::Events;
 use crate::queue::{Queue, Side};
-use crate::station::{Names, PATIENCE, Station, make_descriptors, make_vi, tell, tell_counters};
+use crate::station::{Names, Station, TIMEOUT, make_descriptors, make_vi, tell, tell_counters};
 use crate::{Failure, Server, message};
 
 /// How often a thread that waits looks whether it is to end.
@@ -154,7 +154,7 @@ fn echo(shared: &Shared, mut request: ConnectionRequest, name: &str) -> Result<u
         descriptor.set_used_bytes(0, length_bytes);
         sends.post(descriptor)?;
         let sent = sends
-            .take(Timeout::After(PATIENCE))?
+            .take(Timeout::After(TIMEOUT))?
             .ok_or("a send does not complete")?;
         if !sent.status.is_ok() {
             break;
@@ -228,7 +228,7 @@ pub(crate) fn ping(
         tell("longest_us", longest.as_micros() as u64);
     }
     if is_lost {
-        tell("losses", station.losses(vi.handle(), PATIENCE) as u64);
+        tell("losses", station.losses(vi.handle(), TIMEOUT) as u64);
     }
     vi.disconnect()?;
     drop(descriptors);
@@ -250,11 +250,11 @@ pub(crate) fn round_trip(
     let length = message::write(serial, descriptor.buffer_mut(0));
     descriptor.set_used_bytes(0, length);
     sends.post(descriptor)?;
-    let patience = Timeout::After(PATIENCE);
+    let timeout = Timeout::After(TIMEOUT);
     let received = receives
-        .take(patience)?
+        .take(timeout)?
         .ok_or("no echo on a connection that stands")?;
-    let sent = sends.take(patience)?.ok_or("a send does not complete")?;
+    let sent = sends.take(timeout)?.ok_or("a send does not complete")?;
     if received.status.is_flushed() || sent.status.is_flushed() {
         return Ok(false);
     }

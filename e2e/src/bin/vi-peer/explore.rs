@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use vipl::{ConnectionRequest, ReliabilityLevel, Timeout};
 
 use crate::Failure;
-use crate::station::{PATIENCE, Station};
+use crate::station::{Station, TIMEOUT};
 
 /// Nothing tells of a change of what is discovered: it is asked for this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -46,7 +46,7 @@ pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
 }
 
 fn see(station: &Station, wanted: &[&str]) -> Result<(), Failure> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let mut found = station.nic().autodiscovery(HOPS)?;
         found.sort_unstable();
@@ -66,7 +66,7 @@ fn ask(station: &Station, host: &str, name: &str, own: &[u8]) -> Result<(), Fail
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, host)?;
     let local = station.nic().local_address(own)?;
     let remote = station.nic().remote_address(host, name.as_bytes())?;
-    match vi.connect(&local, &remote, Timeout::After(PATIENCE)) {
+    match vi.connect(&local, &remote, Timeout::After(TIMEOUT)) {
         Ok(_) => println!("asked {host} connected"),
         Err(error) => println!("asked {host} {error:?}"),
     }
@@ -76,7 +76,7 @@ fn ask(station: &Station, host: &str, name: &str, own: &[u8]) -> Result<(), Fail
 
 fn hold(station: &Station, name: &str) -> Result<Option<ConnectionRequest>, Failure> {
     let local = station.nic().local_address(name.as_bytes())?;
-    let request = match station.nic().connect_wait(&local, Timeout::After(PATIENCE)) {
+    let request = match station.nic().connect_wait(&local, Timeout::After(TIMEOUT)) {
         Ok(request) => request,
         Err(error) => {
             println!("holds nothing: {error:?}");

@@ -6,7 +6,7 @@ use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, ViState, VipError};
 
 use crate::echo::round_trip;
 use crate::queue::{Queue, Side};
-use crate::station::{PATIENCE, Station};
+use crate::station::{Station, TIMEOUT};
 use crate::{Failure, Server};
 
 /// Messages there and back before a connection counts as good.
@@ -69,14 +69,14 @@ fn until_it_fails(
     let mut receives = Queue::new(&vi, Side::Receive);
     receives.post(idle)?;
     let received = receives
-        .take(Timeout::After(PATIENCE))?
+        .take(Timeout::After(TIMEOUT))?
         .ok_or("a receive is kept on a NIC that failed")?;
     if !received.status.is_flushed() {
         return Err(format!("a receive ended with {}", received.status).into());
     }
     let (told, lost) = (
-        station.failures(PATIENCE),
-        station.losses(vi.handle(), PATIENCE),
+        station.failures(TIMEOUT),
+        station.losses(vi.handle(), TIMEOUT),
     );
     if (told, lost, vi.state()?) != (1, 1, ViState::Error) {
         let state = vi.state()?;
@@ -84,7 +84,7 @@ fn until_it_fails(
     }
     vi.disconnect()?;
     let local = station.nic().local_address(own.as_bytes())?;
-    match vi.connect(&local, &local, Timeout::After(PATIENCE)) {
+    match vi.connect(&local, &local, Timeout::After(TIMEOUT)) {
         Err(VipError::NotReachable) => {}
         other => return Err(format!("a request on a NIC that failed: {other:?}").into()),
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use vipl::{Descriptor, ReliabilityLevel, Timeout, Vi, VipError};
 
 use crate::queue::{Queue, Side};
-use crate::station::{PATIENCE, Station, tell};
+use crate::station::{Station, TIMEOUT, tell};
 use crate::{Failure, Server, message};
 
 /// Receives that wait at the sink.
@@ -83,7 +83,7 @@ pub(crate) fn sink(nic: &str, name: &str) -> Result<(), Failure> {
     let mut idle = station.descriptors(DESCRIPTORS)?;
     let mut arrivals = Arrivals::default();
     loop {
-        let Some(received) = receives.take(Timeout::After(PATIENCE))? else {
+        let Some(received) = receives.take(Timeout::After(TIMEOUT))? else {
             return Err("the source is silent and does not disconnect".into());
         };
         if received.status.is_flushed() {
@@ -106,7 +106,7 @@ pub(crate) fn sink(nic: &str, name: &str) -> Result<(), Failure> {
     receives.drain()?;
     sends.drain()?;
     tell("flushed", receives.flushed());
-    tell("losses", station.losses(vi.handle(), PATIENCE) as u64);
+    tell("losses", station.losses(vi.handle(), TIMEOUT) as u64);
     arrivals.tell();
     vi.disconnect()?;
     drop((receives, sends, idle));
@@ -121,7 +121,7 @@ fn accept(station: &Station, vi: &Vi, name: &str) -> Result<(), Failure> {
     loop {
         let mut request = station
             .nic()
-            .connect_wait(&local, Timeout::After(PATIENCE))?;
+            .connect_wait(&local, Timeout::After(TIMEOUT))?;
         match request.accept(vi) {
             Ok(()) => return Ok(()),
             // The client gave up and asks again.
@@ -146,14 +146,14 @@ pub(crate) fn source(nic: &str, server: &Server, messages: u64) -> Result<(), Fa
     let mut answered = 0;
     for serial in 0..messages {
         while serial - answered > AHEAD {
-            let answer = take_answer(&mut answers, Timeout::After(PATIENCE))?;
+            let answer = take_answer(&mut answers, Timeout::After(TIMEOUT))?;
             answered = answered.max(answer.ok_or("the sink is silent")?);
         }
         let descriptor = match idle.pop() {
             Some(descriptor) => descriptor,
             None => {
                 let sent = sends
-                    .take(Timeout::After(PATIENCE))?
+                    .take(Timeout::After(TIMEOUT))?
                     .ok_or("a send does not complete")?;
                 sent.descriptor
             }
@@ -164,7 +164,7 @@ pub(crate) fn source(nic: &str, server: &Server, messages: u64) -> Result<(), Fa
     tell("send_ms", start.elapsed().as_millis() as u64);
     while sends.len() > 0 {
         sends
-            .take(Timeout::After(PATIENCE))?
+            .take(Timeout::After(TIMEOUT))?
             .ok_or("a send does not complete")?;
     }
     while take_answer(&mut answers, LAST_ANSWER)?.is_some() {}

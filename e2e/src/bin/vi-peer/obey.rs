@@ -27,7 +27,7 @@ use vipl::{
 
 use crate::echo::{name_of, round_trip};
 use crate::party::{Party, Shape, describe, pattern};
-use crate::station::{PATIENCE, Station};
+use crate::station::{Station, TIMEOUT};
 use crate::{Failure, Server};
 
 /// What the program calls itself.
@@ -95,7 +95,7 @@ impl Talk<'_> {
                 println!("advertised");
             }
             ["learn"] => {
-                let place = party.receive(PATIENCE)?.ok_or("nothing came")?;
+                let place = party.receive(TIMEOUT)?.ok_or("nothing came")?;
                 party.learn(place.first_bytes())?;
                 println!("learned");
             }
@@ -115,7 +115,7 @@ impl Talk<'_> {
                 }
             }
             ["take"] => {
-                let taken = party.receive(PATIENCE)?.ok_or("nothing came")?;
+                let taken = party.receive(TIMEOUT)?.ok_or("nothing came")?;
                 println!("took {}", content(&taken));
             }
             ["holds", offset, bytes] => {
@@ -142,12 +142,12 @@ impl Talk<'_> {
                 let remote: NetAddress = remote(host, name)?;
                 party
                     .vi
-                    .connect(&local, &remote, Timeout::After(PATIENCE))
+                    .connect(&local, &remote, Timeout::After(TIMEOUT))
                     .map(drop)
             }
             ["accept", name] => {
                 let local = nic.local_address(name.as_bytes())?;
-                let mut request = nic.connect_wait(&local, Timeout::After(PATIENCE))?;
+                let mut request = nic.connect_wait(&local, Timeout::After(TIMEOUT))?;
                 let security = String::from_utf8_lossy(&request.security()?).into_owned();
                 println!("asked by {} security {security:?}", name_of(&request));
                 request.accept(&party.vi)
@@ -156,7 +156,7 @@ impl Talk<'_> {
                 let remote = remote(host, name)?;
                 party
                     .vi
-                    .connect_peer(&local, &remote, Timeout::After(PATIENCE))?;
+                    .connect_peer(&local, &remote, Timeout::After(TIMEOUT))?;
                 println!("meeting");
                 party.vi.connect_peer_wait().map(drop)
             }

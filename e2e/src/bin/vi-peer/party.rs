@@ -11,7 +11,7 @@ use vipl::{
 
 use crate::Failure;
 use crate::events::{Event, Events};
-use crate::station::{Names, PATIENCE, make_vi_of};
+use crate::station::{Names, TIMEOUT, make_vi_of};
 
 /// Bytes of the memory that the peer may write and read.
 const REGION_BYTES: usize = 128 * 1024;
@@ -250,7 +250,7 @@ impl Party {
 
     /// Waits for the oldest operation.
     pub(crate) fn wait(&mut self) -> Result<Completed, Failure> {
-        let completed = self.vi.send_wait(Timeout::After(PATIENCE))?;
+        let completed = self.vi.send_wait(Timeout::After(TIMEOUT))?;
         let completed = completed.ok_or("an operation was posted and is nowhere")?;
         note(&mut self.sends, &completed);
         Ok(completed)
@@ -315,15 +315,15 @@ impl Party {
     /// Ends the connection if it is not lost, and tells how it was for the program.
     pub(crate) fn end(mut self, is_lost: bool) -> Result<Ending, Failure> {
         let vi = self.vi.handle();
-        if is_lost && !self.is_lost(PATIENCE) {
+        if is_lost && !self.is_lost(TIMEOUT) {
             return Err("no loss is reported".into());
         }
         let state = format!("{:?}", self.vi.state()?);
         self.vi.disconnect()?;
-        while let Some(completed) = self.vi.send_wait(Timeout::After(PATIENCE))? {
+        while let Some(completed) = self.vi.send_wait(Timeout::After(TIMEOUT))? {
             note(&mut self.sends, &completed);
         }
-        while let Some(completed) = self.vi.recv_wait(Timeout::After(PATIENCE))? {
+        while let Some(completed) = self.vi.recv_wait(Timeout::After(TIMEOUT))? {
             note(&mut self.receives, &completed);
         }
         let memory = self.memory(0, REGION_BYTES);

@@ -6,7 +6,7 @@ use vipl::{Completed, Descriptor, Timeout, Vi, VipError};
 
 use crate::Failure;
 use crate::message::LONGEST_BYTES;
-use crate::station::PATIENCE;
+use crate::station::TIMEOUT;
 
 /// Which queue of a VI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl<'a> Queue<'a> {
         let mut descriptors = Vec::new();
         while !self.posted.is_empty() {
             let completed = self
-                .take(Timeout::After(PATIENCE))?
+                .take(Timeout::After(TIMEOUT))?
                 .ok_or("a descriptor stays on a queue that was flushed")?;
             descriptors.push(completed.descriptor);
         }

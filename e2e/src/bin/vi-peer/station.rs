@@ -14,7 +14,7 @@ use crate::message::LONGEST_BYTES;
 use crate::{Failure, Server};
 
 /// Longer than any step takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// A server that does not listen yet is asked again so much later.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -94,9 +94,9 @@ impl Station {
         let remote: NetAddress = self
             .nic
             .remote_address(&server.host, server.name.as_bytes())?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
-            match vi.connect(&local, &remote, Timeout::After(PATIENCE)) {
+            match vi.connect(&local, &remote, Timeout::After(TIMEOUT)) {
                 Ok(_) => return Ok(()),
                 Err(VipError::NoMatch) if Instant::now() < deadline => {
                     self.watch(ASK_AGAIN);
@@ -125,7 +125,7 @@ impl Station {
 
     /// Waits until the NIC has nothing left to do, and tells its counters and events.
     pub(crate) fn finish(self) -> Result<(), Failure> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         // The last exchanges end when the other side has answered, or was given up.
         let counters = loop {
             let counters = provider::counters(self.nic.handle())?;

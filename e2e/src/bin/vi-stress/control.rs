@@ -24,7 +24,7 @@ use crate::transmit::{RESERVE, SendPost};
 use crate::window::Window;
 
 /// Longer than anything takes that does not hang, on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a side that has nothing more to say waits for the other to end the connection.
 const LAST_WORD: Duration = Duration::from_millis(100);
 /// An unreliable connection on which so long nothing moves has lost the news of its credits.
@@ -273,7 +273,7 @@ impl Control {
             self.moved_at = Instant::now();
         }
         let still = self.moved_at.max(since).elapsed();
-        if still < PATIENCE {
+        if still < TIMEOUT {
             return Ok(());
         }
         let slot = &self.slot;
@@ -322,11 +322,11 @@ impl Control {
             discriminator: Discriminator::new(&name).ok_or("a name that is too long")?,
         };
         let vi = Arc::clone(&lock(&self.slot.send_post).vi);
-        let patience = match common.place.wire {
+        let timeout = match common.place.wire {
             Wire::Lossy if rng.chance(800) => HASTE,
             Wire::Lossy | Wire::Lossless => ANSWER,
         };
-        match vi.connect(&local, &remote, Timeout::After(patience)) {
+        match vi.connect(&local, &remote, Timeout::After(timeout)) {
             Ok(_) => Ok(true),
             // Nobody has heard of this connection.
             Err(VipError::NoMatch) => Ok(false),
@@ -448,7 +448,7 @@ impl Control {
 
     /// Whose connection was ended by the other side is told so [VIPL 6.2].
     fn expect_loss(&self, common: &Common, vi: &Vi) -> Result<(), Failure> {
-        if !common.events.await_loss(vi.handle(), PATIENCE) {
+        if !common.events.await_loss(vi.handle(), TIMEOUT) {
             return Err(format!(
                 "{:?}: descriptors are flushed, but no loss is reported",
                 self.slot.shape

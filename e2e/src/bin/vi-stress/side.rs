@@ -10,7 +10,7 @@ use vipl::{CompletionQueue, HostAddress, Nic, provider};
 
 use crate::books::{Books, Wire};
 use crate::census::{Census, Memory};
-use crate::control::{Common, Control, PATIENCE};
+use crate::control::{Common, Control, TIMEOUT};
 use crate::events::Events;
 use crate::pattern::{Rng, key};
 use crate::plan::{Shape, Sharing};
@@ -142,7 +142,7 @@ impl Crew {
         for _ in &self.threads {
             let (number, outcome) = self
                 .outcomes
-                .recv_timeout(PATIENCE * 2)
+                .recv_timeout(TIMEOUT * 2)
                 .map_err(|_| hung("a thread does not come to its end"))?;
             owners.push(outcome.map_err(|error| format!("thread {number}: {error}"))?);
         }
@@ -199,7 +199,7 @@ fn expect_rounds(rounds: &[Arc<AtomicU64>], seen: &mut [(u64, Instant)]) {
         let now = rounds.load(Ordering::Relaxed);
         if now != *last {
             (*last, *since) = (now, Instant::now());
-        } else if since.elapsed() > PATIENCE {
+        } else if since.elapsed() > TIMEOUT {
             hung(&format!("thread {number} since {:?}", since.elapsed()));
         }
     }
@@ -283,7 +283,7 @@ fn clear(common: Common, nic: Nic, among_others: bool) -> Result<(), Failure> {
         ..
     } = common;
     drop(directory);
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     // The last exchanges end when the other side has answered, or was given up.
     let (news, never) = mpsc::channel::<()>();
     let counters = loop {
