@@ -55,9 +55,18 @@ impl Scene {
         explorer
     }
 
-    /// What a request under the name `own` comes to.
+    /// What one request under the name `own` comes to.
     fn ask(&self, client: &mut Running, server: &str, own: &str) -> String {
-        client.tell(&format!("ask {} {server} {own}", self.host));
+        self.outcome(client, &format!("ask {} {server} {own}", self.host))
+    }
+
+    /// The same once a program waits for requests.
+    fn connect(&self, client: &mut Running, server: &str, own: &str) -> String {
+        self.outcome(client, &format!("connect {} {server} {own}", self.host))
+    }
+
+    fn outcome(&self, client: &mut Running, command: &str) -> String {
+        client.tell(command);
         let told = client.wait_for("asked", TIMEOUT).text;
         let start = format!("asked {} ", self.host);
         told.strip_prefix(&start).expect("this host").to_owned()
@@ -85,10 +94,10 @@ fn users_are_kept_apart(nic: &NicText, host: &str) {
     thief.wait_for("holds nothing: ErrorResource", TIMEOUT);
     for number in 0..CLIENTS {
         let own = format!("client-{number}");
-        assert_eq!(scene.ask(&mut client, "service", &own), "connected");
+        assert_eq!(scene.connect(&mut client, "service", &own), "connected");
         assert_eq!(scene.ask(&mut thief, "service", &own), "ErrorResource");
     }
-    assert_eq!(scene.ask(&mut thief, "service", "thief"), "connected");
+    assert_eq!(scene.connect(&mut thief, "service", "thief"), "connected");
     let line = scene.process.says().wait_until("why", TIMEOUT, |line| {
         line.contains("discriminator refused: reserved for user 0")
     });
@@ -104,22 +113,18 @@ fn users_are_kept_apart(nic: &NicText, host: &str) {
     for (client, user) in [(&mut thief, unprivileged_user()), (&mut client, 0)] {
         desk.tell("hold desk");
         desk.tell("release");
-        let deadline = Instant::now() + TIMEOUT;
-        // It may not listen yet.
-        let answer = loop {
-            match scene.ask(client, "desk", &format!("user-{user}")) {
-                answer if answer == "NoMatch" => assert!(Instant::now() < deadline, "no listener"),
-                answer => break answer,
-            }
-        };
-        assert_eq!(answer, "Reject");
+        let own = format!("user-{user}");
+        assert_eq!(scene.connect(client, "desk", &own), "Reject");
         desk.wait_for(&format!("holds user-{user} of user {user}"), TIMEOUT);
     }
     desk.succeed(TIMEOUT);
 
     // The last opening that used it is closed, or its program is killed.
     client.succeed(TIMEOUT);
-    assert_eq!(scene.ask(&mut thief, "service", "client-0"), "connected");
+    assert_eq!(
+        scene.connect(&mut thief, "service", "client-0"),
+        "connected"
+    );
     assert_eq!(scene.ask(&mut thief, "nobody", "service"), "ErrorResource");
     server.kill();
     let deadline = Instant::now() + TIMEOUT;

@@ -233,7 +233,7 @@ impl Scene {
         }
         let mut explorer = start(&hosts, CLIENT, "explorer", &["explore"], "ready");
         let address = address(SERVER);
-        explorer.tell(&format!("ask {address} here"));
+        explorer.tell(&format!("connect {address} here"));
         explorer.wait_for(&format!("asked {address} connected"), TIMEOUT);
         let ping = ["ping", &address, "here", "--own", "client"];
         let client = start(&hosts, CLIENT, "client", &ping, "connected");

@@ -138,7 +138,7 @@ fn as_a_lying_server_it_is_found_out() {
         assert_eq!(outcome, wanted, "{name}");
     }
     has_not_grown(&explorer, before);
-    explorer.tell(&format!("ask {} here", End::Left.host()));
+    explorer.tell(&format!("connect {} here", End::Left.host()));
     let asked = explorer.wait_for("asked", TIMEOUT).text;
     assert!(asked.ends_with("connected"), "{asked}");
     explorer.succeed(TIMEOUT);

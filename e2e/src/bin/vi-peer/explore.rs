@@ -3,7 +3,8 @@
 //! | line | what is done | what is told |
 //! | --- | --- | --- |
 //! | `see HOST...` | waits until autodiscovery lists these hosts and no other | `sees HOST...` |
-//! | `ask HOST NAME [OWN]` | asks for a connection once, and ends it | `asked HOST connected`, or what the call returned |
+//! | `connect HOST NAME [OWN]` | connects as soon as a program waits there, and disconnects | `asked HOST connected`, or what the call returned |
+//! | `ask HOST NAME [OWN]` | the same with one request | the same |
 //! | `hold NAME` | waits for a connection request, which stays without an answer | `holds CLIENT of user ID`, or what the call returned |
 //! | `release` | rejects the requests that it holds | |
 //!
@@ -12,17 +13,17 @@
 use std::io::{self, BufRead};
 use std::time::{Duration, Instant};
 
-use vipl::{ConnectionRequest, ReliabilityLevel, Timeout};
+use vipl::{ConnectionRequest, ReliabilityLevel, Timeout, VipError};
 
-use crate::Failure;
 use crate::station::{Station, TIMEOUT};
+use crate::{Failure, Server};
 
 /// Nothing tells of a change of what is discovered: it is asked for this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Hosts that are no further away than any that there is.
 const HOPS: u64 = 1;
 /// What the program calls itself.
-const OWN: &[u8] = b"explorer";
+const OWN: &str = "explorer";
 
 /// Obeys until the input ends.
 pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
@@ -34,8 +35,10 @@ pub(crate) fn explore(nic: &str) -> Result<(), Failure> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words.as_slice() {
             ["see", hosts @ ..] => see(&station, hosts)?,
+            ["connect", host, name] => connect(&station, host, name, OWN)?,
+            ["connect", host, name, own] => connect(&station, host, name, own)?,
             ["ask", host, name] => ask(&station, host, name, OWN)?,
-            ["ask", host, name, own] => ask(&station, host, name, own.as_bytes())?,
+            ["ask", host, name, own] => ask(&station, host, name, own)?,
             ["hold", name] => held.extend(hold(&station, name)?),
             ["release"] => held.clear(),
             _ => return Err(format!("no such command: {line:?}").into()),
@@ -62,16 +65,31 @@ fn see(station: &Station, wanted: &[&str]) -> Result<(), Failure> {
     }
 }
 
-fn ask(station: &Station, host: &str, name: &str, own: &[u8]) -> Result<(), Failure> {
+fn connect(station: &Station, host: &str, name: &str, own: &str) -> Result<(), Failure> {
     let vi = station.vi(ReliabilityLevel::ReliableDelivery, host)?;
-    let local = station.nic().local_address(own)?;
+    let server = Server {
+        host: host.to_owned(),
+        name: name.to_owned(),
+    };
+    report(host, station.request(&vi, &server, own));
+    vi.disconnect()?;
+    Ok(())
+}
+
+fn ask(station: &Station, host: &str, name: &str, own: &str) -> Result<(), Failure> {
+    let vi = station.vi(ReliabilityLevel::ReliableDelivery, host)?;
+    let local = station.nic().local_address(own.as_bytes())?;
     let remote = station.nic().remote_address(host, name.as_bytes())?;
-    match vi.connect(&local, &remote, Timeout::After(TIMEOUT)) {
+    report(host, vi.connect(&local, &remote, Timeout::After(TIMEOUT)));
+    vi.disconnect()?;
+    Ok(())
+}
+
+fn report<T>(host: &str, outcome: Result<T, VipError>) {
+    match outcome {
         Ok(_) => println!("asked {host} connected"),
         Err(error) => println!("asked {host} {error:?}"),
     }
-    vi.disconnect()?;
-    Ok(())
 }
 
 fn hold(station: &Station, name: &str) -> Result<Option<ConnectionRequest>, Failure> {

@@ -90,6 +90,12 @@ impl Station {
 
     /// Connects as `own`, however long the server takes to listen.
     pub(crate) fn connect(&self, vi: &Vi, server: &Server, own: &str) -> Result<(), Failure> {
+        self.request(vi, server, own)
+            .map_err(|error| format!("{own} is not connected: {error}").into())
+    }
+
+    /// Requests a connection as `own`, again while no program waits there: a server does not between two waits.
+    pub(crate) fn request(&self, vi: &Vi, server: &Server, own: &str) -> Result<(), VipError> {
         let local = self.nic.local_address(own.as_bytes())?;
         let remote: NetAddress = self
             .nic
@@ -101,7 +107,7 @@ impl Station {
                 Err(VipError::NoMatch) if Instant::now() < deadline => {
                     self.watch(ASK_AGAIN);
                 }
-                Err(error) => return Err(format!("{own} is not connected: {error}").into()),
+                Err(error) => return Err(error),
             }
         }
     }
