@@ -295,8 +295,9 @@ fn an_answer_that_never_comes_is_a_transport_error() {
     const TIMEOUT_MS: u64 = 300;
     for level in RELIABLE {
         let soon = |config: &mut NicConfig| config.ulp_timeout_ms = Some(TIMEOUT_MS);
-        let (ours, mut stranger) = strangers(level, soon, |vi| vi);
+        // The time counts from the poller's last reading of its clock before the post, which came with the connection.
         let begun = Instant::now();
+        let (ours, mut stranger) = strangers(level, soon, |vi| vi);
         let reads = level == ReliabilityLevel::ReliableDelivery;
         let asks = if reads {
             read_of(&ours, 16)
